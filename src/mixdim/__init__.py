@@ -1,0 +1,20 @@
+"""Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids."""
+
+from mixdim.blocking import equal_mass_bands
+from mixdim.embedding import FeatureEmbeddings, MixedDimEmbedding
+from mixdim.plan import Plan, UnknownFeature
+from mixdim.planning import FloorWarning, plan
+from mixdim.sizing import power_law_dims
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FeatureEmbeddings",
+    "FloorWarning",
+    "MixedDimEmbedding",
+    "Plan",
+    "UnknownFeature",
+    "equal_mass_bands",
+    "plan",
+    "power_law_dims",
+]

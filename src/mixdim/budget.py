@@ -1,0 +1,67 @@
+"""How many parameters a budget allows, and how sizes are written. Knows nothing about plans."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from mixdim.arguments import whole_number
+
+BYTES_PER_PARAMETER = 4  # budgets in bytes are for float32 tables
+LARGEST_BUDGET = 2**53  # costs are compared in float64, exact up to here
+
+_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_PREFIXES = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_FORM = re.compile(r"(?:2\^(?P<power>\d{1,2})|(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*))")
+
+
+def parse_budget(budget: Any) -> int:
+    """Return the number of parameters that `budget` allows.
+
+    An int counts parameters. A string counts parameters (`"2000000"`, `"2M"`, `"2^21"`) or, with a
+    unit, float32 bytes (`"64MB"` is 64 million bytes, `"64MiB"` is 64 * 2**20).
+
+    >>> parse_budget("64MB"), parse_budget("64MiB"), parse_budget("2M"), parse_budget("2^21")
+    (16000000, 16777216, 2000000, 2097152)
+    """
+    parameters = _parse_text(budget) if isinstance(budget, str) else whole_number(budget, "budget")
+    if not 1 <= parameters <= LARGEST_BUDGET:
+        raise ValueError(f"budget must be between 1 and 2^53 parameters, got {budget!r}")
+    return parameters
+
+
+def _parse_text(text: str) -> int:
+    form = _FORM.fullmatch(text.strip().lower().replace(",", "").replace("_", ""))
+    if form is None:
+        raise _unreadable(text)
+    if form["power"] is not None:
+        return 2 ** int(form["power"])
+    unit = form["unit"]
+    prefix = unit.removesuffix("b")
+    per_unit = {**_PREFIXES, **_BINARY_PREFIXES}.get(prefix)
+    if per_unit is None:
+        raise _unreadable(text)
+    whole, _, fraction = form["number"].partition(".")
+    amount = int(whole + fraction) * per_unit // 10 ** len(fraction)  # exact: no float in between
+    return amount // BYTES_PER_PARAMETER if unit.endswith("b") else amount
+
+
+def _unreadable(text: str) -> ValueError:
+    return ValueError(
+        f"budget must be a number of parameters such as '2000000', '2M' or '2^21', "
+        f"or of float32 bytes such as '64MB' or '64MiB', got {text!r}"
+    )
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Write a number of bytes for a person, in decimal units.
+
+    >>> format_bytes(237_431_788), format_bytes(512)
+    ('237.4 MB', '512 B')
+    """
+    amount, unit = float(num_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

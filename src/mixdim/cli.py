@@ -1,0 +1,170 @@
+"""The command line: reads options, calls the library, prints. Knows nothing that the library does not."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import mixdim
+from mixdim.experiments.demo import run_demo
+from mixdim.feature_file import FORMS, FeatureList, read_features
+from mixdim.files import write_atomically
+
+app = typer.Typer(
+    help="Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids.",
+    epilog="Start with: mixdim demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+PLAN_EXAMPLES = """Examples:
+
+- `mixdim plan --cardinalities user=6040,item=3706 --temperature 0.3 --budget 64kB`
+- `mixdim plan --cardinalities 1460,583,10131227 --temperature 0.3 --base-dim 128`
+- `mixdim plan --plan-from counts.json --bands 8 --base-dim 64 --budget 2M --save plan.json`
+"""
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code: 0, or 2 after one line that says what is wrong."""
+    command = typer.main.get_command(app)
+    try:
+        with _warnings_as_lines():
+            return int(command.main(arguments, prog_name="mixdim", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        return _fail(error.format_message())
+    except (ValueError, TypeError, OSError) as error:
+        return _fail(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("stopped", code=130)
+
+
+@app.command(epilog=PLAN_EXAMPLES)
+def plan(
+    cardinalities: Annotated[
+        str | None, typer.Option(help="Rows of each feature: 1460,583,... or user=6040,item=3706.")
+    ] = None,
+    plan_from: Annotated[Path | None, typer.Option(help=f"File of features or counts: {FORMS}.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is uniform, 1 is proportional to popularity.")
+    ] = None,
+    base_dim: Annotated[int | None, typer.Option(help="Width of the most popular block.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Parameters (2000000, 2M, 2^21) or float32 bytes (64MB, 64MiB).")
+    ] = None,
+    bands: Annotated[int, typer.Option(help="Bands of equal popularity per feature; needs counts.")] = 1,
+    ids_per_sample: Annotated[
+        str | None, typer.Option(help="Mean ids per sample, of all features or tags=3.5,user=1.")
+    ] = None,
+    rounding: Annotated[str, typer.Option(help="power_of_two or integer.")] = "power_of_two",
+    save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Plan the width of every feature.
+
+    Give two of --temperature, --base-dim and --budget; the third is solved.
+    """
+    features = _features(cardinalities, plan_from)
+    answer = mixdim.plan(
+        features.rows,
+        temperature=temperature,
+        base_dim=base_dim,
+        budget=budget,
+        counts=features.counts or None,
+        bands=bands,
+        ids_per_sample=_ids_per_sample(ids_per_sample) or features.ids_per_sample or None,
+        rounding=rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
+    )
+    _deliver(answer, save=save, plot=plot, as_json=as_json)
+
+
+@app.command(epilog="Example: `mixdim show plan.json --plot widths.svg`")
+def show(
+    file: Annotated[Path, typer.Argument(help="A plan that `mixdim plan --save` wrote.")],
+    plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Print a saved plan."""
+    try:
+        answer = mixdim.Plan.from_json(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    _deliver(answer, save=None, plot=plot, as_json=False)
+
+
+@app.command(epilog="Example: `mixdim demo --out demo`")
+def demo(
+    out: Annotated[Path, typer.Option(help="Directory for the pictures; made if needed.")] = Path("demo"),
+) -> None:
+    """Plan the 26 features of Criteo Kaggle at several temperatures within one budget."""
+    run_demo(out, echo=typer.echo)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(mixdim.__version__)
+
+
+def _features(cardinalities: str | None, plan_from: Path | None) -> FeatureList:
+    if (cardinalities is None) == (plan_from is None):
+        raise ValueError("give either --cardinalities or --plan-from")
+    if plan_from is not None:
+        return read_features(plan_from)
+    assert cardinalities is not None
+    entries = [entry.strip() for entry in cardinalities.split(",")]
+    named = [entry.split("=", 1) if "=" in entry else [str(i), entry] for i, entry in enumerate(entries)]
+    try:
+        rows = {name.strip(): int(text) for name, text in named}
+    except ValueError:
+        raise ValueError(
+            f"--cardinalities must be whole numbers such as 1460,583 or user=6040, got {cardinalities!r}"
+        ) from None
+    if len(rows) < len(named):
+        raise ValueError(f"--cardinalities names a feature twice: {cardinalities!r}")
+    return FeatureList(rows, {}, {})
+
+
+def _ids_per_sample(text: str | None) -> dict[str, float] | float | None:
+    if text is None:
+        return None
+    try:
+        if "=" not in text:
+            return float(text)
+        return {name.strip(): float(z) for name, z in (entry.split("=", 1) for entry in text.split(","))}
+    except ValueError:
+        raise ValueError(f"--ids-per-sample must be a number or tags=3.5,user=1, got {text!r}") from None
+
+
+def _deliver(answer: mixdim.Plan, *, save: Path | None, plot: Path | None, as_json: bool) -> None:
+    if save is not None:
+        write_atomically(save, answer.to_json())
+    if plot is not None:
+        from mixdim.experiments.figures import save_figure, widths_figure  # matplotlib is an extra
+
+        save_figure(widths_figure({f"temperature {answer.temperature:g}": answer}), plot)
+    typer.echo(answer.to_json() if as_json else str(answer), nl=not as_json)
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        Console(stderr=True).print(f"[yellow]warning:[/] {warning.message}", highlight=False, soft_wrap=True)
+
+
+def _fail(message: str, code: int = 2) -> int:
+    line = " ".join(message.split())
+    print(f"mixdim: {line}", file=sys.stderr)
+    return code

@@ -1,0 +1,1 @@
+"""Where the rooms meet: demos, sweeps, records and figures. Only the command line imports it."""

@@ -1,0 +1,98 @@
+"""Where each block lives once blocks of one width share a table. Knows nothing about lookups.
+
+Rows are numbered through all features: row `feature_start + rank` of the layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mixdim.plan import Plan
+
+
+@dataclass(frozen=True)
+class PackedBlock:
+    """A block, and its place among the blocks of the same width.
+
+    Rows `start` to `end` of the layer are rows `first_row` on of the table of width `dim`; the block's
+    projection is number `slot` of that width's projections.
+    """
+
+    feature: int
+    start: int
+    end: int
+    dim: int
+    first_row: int
+    slot: int
+
+    @property
+    def size(self) -> int:
+        """Rows of the block."""
+        return self.end - self.start
+
+    @property
+    def shift(self) -> int:
+        """What to add to a row of the layer to get the row of the table."""
+        return self.first_row - self.start
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The blocks of a plan, grouped by width.
+
+    `whole` holds, by width, the blocks that are a whole feature: whatever the ids, each takes one row
+    of every sample, so all blocks of a width are looked up together. `bands` holds, by feature, the
+    blocks of the features that are cut into several: there the id decides.
+    """
+
+    base_dim: int
+    blocks: tuple[PackedBlock, ...]
+    whole: dict[int, tuple[PackedBlock, ...]]
+    bands: dict[int, tuple[PackedBlock, ...]]
+
+    @property
+    def table_rows(self) -> dict[int, int]:
+        """Rows of the table of each width, widest first."""
+        rows = {width: 0 for width in sorted({block.dim for block in self.blocks}, reverse=True)}
+        for block in self.blocks:
+            rows[block.dim] += block.size
+        return rows
+
+    @property
+    def num_projections(self) -> dict[int, int]:
+        """Projections of each width that needs any: a block of full width does not."""
+        slots: dict[int, int] = {}
+        for block in self.blocks:
+            if block.dim < self.base_dim:
+                slots[block.dim] = slots.get(block.dim, 0) + 1
+        return slots
+
+
+def pack(plan: Plan) -> Packing:
+    """Group the blocks of a plan by width: whole features first, then bands, in the plan's order."""
+    places, start = [], 0
+    for number, feature in enumerate(plan.features):
+        places += [(number, start + block.start, block) for block in feature.blocks]
+        start += feature.rows
+    is_band = [len(feature.blocks) > 1 for feature in plan.features]
+
+    next_row: dict[int, int] = {}
+    next_slot: dict[int, int] = {}
+    whole: dict[int, tuple[PackedBlock, ...]] = {}
+    bands: dict[int, tuple[PackedBlock, ...]] = {}
+    for feature_number, start, block in sorted(places, key=lambda place: is_band[place[0]]):
+        packed = PackedBlock(
+            feature=feature_number,
+            start=start,
+            end=start + block.size,
+            dim=block.dim,
+            first_row=next_row.get(block.dim, 0),
+            slot=next_slot.get(block.dim, 0),
+        )
+        next_row[block.dim] = packed.first_row + packed.size
+        next_slot[block.dim] = packed.slot + 1
+        group, key = (bands, feature_number) if is_band[feature_number] else (whole, block.dim)
+        group[key] = (*group.get(key, ()), packed)
+    blocks = [block for group in (*whole.values(), *bands.values()) for block in group]
+    blocks.sort(key=lambda block: block.start)
+    return Packing(plan.base_dim, tuple(blocks), whole, bands)
