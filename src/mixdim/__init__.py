@@ -2,7 +2,7 @@
 
 from mixdim.blocking import equal_mass_bands
 from mixdim.embedding import FeatureEmbeddings, MixedDimEmbedding
-from mixdim.plan import Plan, UnknownFeature
+from mixdim.plan import Plan, UnknownFeatureError
 from mixdim.planning import FloorWarning, plan
 from mixdim.sizing import power_law_dims
 
@@ -13,7 +13,7 @@ __all__ = [
     "FloorWarning",
     "MixedDimEmbedding",
     "Plan",
-    "UnknownFeature",
+    "UnknownFeatureError",
     "equal_mass_bands",
     "plan",
     "power_law_dims",

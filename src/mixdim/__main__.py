@@ -10,7 +10,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        print("mixdim: the command line needs more packages: pip install 'mixdim[all]'", file=sys.stderr)
+        print(
+            "mixdim: the command line needs more packages: pip install 'mixdim[all]'",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None
     raise SystemExit(run(sys.argv[1:]))
 

@@ -1,4 +1,4 @@
-"""The command line: reads options, calls the library, prints. Knows nothing that the library does not."""
+"""The command line: reads options, calls the library, prints. Knows no mathematics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from mixdim.files import write_atomically
 app = typer.Typer(
     help="Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids.",
     epilog="Start with: mixdim demo",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -28,9 +27,10 @@ app = typer.Typer(
 )
 PLAN_EXAMPLES = """Examples:
 
-- `mixdim plan --cardinalities user=6040,item=3706 --temperature 0.3 --budget 64kB`
-- `mixdim plan --cardinalities 1460,583,10131227 --temperature 0.3 --base-dim 128`
-- `mixdim plan --plan-from counts.json --bands 8 --base-dim 64 --budget 2M --save plan.json`
+- `mixdim plan --cardinalities 6040,3706 --temperature 0.3 --budget 1MB`
+- `mixdim plan --cardinalities user=60,item=37 --base-dim 32 --budget 2k`
+- `mixdim plan --plan-from counts.json --bands 8 --base-dim 64 --budget 2M`
+- `mixdim plan --plan-from features.csv --temperature 0.2 --budget 64MB`
 """
 
 
@@ -39,10 +39,13 @@ def run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
         with _warnings_as_lines():
+            arguments = arguments or ["--help"]
             return int(command.main(arguments, prog_name="mixdim", standalone_mode=False) or 0)
     except typer.TyperException as error:
         return _fail(error.format_message())
-    except (ValueError, TypeError, OSError) as error:
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
+    except (ValueError, TypeError) as error:
         return _fail(str(error))
     except (typer.Abort, KeyboardInterrupt):
         return _fail("stopped", code=130)
@@ -59,7 +62,8 @@ def plan(
     ] = None,
     base_dim: Annotated[int | None, typer.Option(help="Width of the most popular block.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Parameters (2000000, 2M, 2^21) or float32 bytes (64MB, 64MiB).")
+        str | None,
+        typer.Option(help="Parameters (2000000, 2M, 2^21) or float32 bytes (64MB, 64MiB)."),
     ] = None,
     bands: Annotated[int, typer.Option(help="Bands of equal popularity per feature; needs counts.")] = 1,
     ids_per_sample: Annotated[
@@ -103,7 +107,9 @@ def show(
 
 @app.command(epilog="Example: `mixdim demo --out demo`")
 def demo(
-    out: Annotated[Path, typer.Option(help="Directory for the pictures; made if needed.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Directory for the pictures; made if needed.")] = Path(
+        "demo"
+    ),
 ) -> None:
     """Plan the 26 features of Criteo Kaggle at several temperatures within one budget."""
     run_demo(out, echo=typer.echo)
@@ -159,9 +165,17 @@ def _deliver(answer: mixdim.Plan, *, save: Path | None, plot: Path | None, as_js
 def _warnings_as_lines() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield
+        try:
+            yield
+        finally:
+            _print_warnings(caught)
+
+
+def _print_warnings(caught: list[warnings.WarningMessage]) -> None:
     for warning in caught:
-        Console(stderr=True).print(f"[yellow]warning:[/] {warning.message}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            f"[yellow]warning:[/] {warning.message}", highlight=False, soft_wrap=True
+        )
 
 
 def _fail(message: str, code: int = 2) -> int:

@@ -16,7 +16,7 @@ from mixdim.bags import Bags, Pooling, check_pooling, read_bags, reduce_bags
 from mixdim.ids import SEPARATOR, checked_ids, ranks_of_ids, require_integers
 from mixdim.lookup import Weights, lookup, lookup_each, lookup_sum
 from mixdim.packing import pack
-from mixdim.plan import Plan, UnknownFeature
+from mixdim.plan import Plan, UnknownFeatureError
 
 Init = Literal["xavier", "he_fan_in", "he_fan_out"]
 
@@ -113,7 +113,7 @@ class MixedTables(nn.Module):
         if feature is None:
             return torch.cat([self.dense_weight(name) for name in self.plan])
         if feature not in self.plan:
-            raise UnknownFeature.among(feature, self.plan)
+            raise UnknownFeatureError.among(feature, self.plan)
         number = list(self.plan).index(feature)
         weights = self._weights()
         by_rank = torch.cat(
@@ -126,6 +126,7 @@ class MixedTables(nn.Module):
         return weight.masked_fill((ids == self.padding_id)[:, None], 0.0)
 
     def extra_repr(self) -> str:
+        """What `print(layer)` shows."""
         widths = ", ".join(str(width) for width in self._packing.table_rows)
         return (
             f"{self.plan.num_features} features, {self.plan.num_rows:,} rows, "
@@ -187,8 +188,7 @@ class MixedTables(nn.Module):
             packing=self._packing,
             tables={width: getattr(self, f"table_{width}") for width in widths},
             projections={
-                width: getattr(self, f"projection_{width}")
-                for width in self._packing.num_projections
+                width: getattr(self, f"projection_{width}") for width in self._packing.num_projections
             },
             columns={width: getattr(self, f"_columns_{width}") for width in whole},
             shifts={width: getattr(self, f"_shifts_{width}") for width in whole},
@@ -201,7 +201,7 @@ class MixedTables(nn.Module):
         """Hold the rank of every id of the features whose ids are not ranks already."""
         for name in order:
             if name not in self.plan:
-                raise UnknownFeature.among(name, self.plan)
+                raise UnknownFeatureError.among(name, self.plan)
         self._order_start_list, parts, held = [-1] * self.plan.num_features, [], 0
         for number, feature in enumerate(self.plan.features):
             if feature.name not in order:
@@ -253,8 +253,7 @@ class FeatureEmbeddings(MixedTables):
         require_integers(ids, "ids")
         if ids.dim() != 2 or ids.shape[1] != self.plan.num_features:
             raise ValueError(
-                f"ids must have shape (batch, {self.plan.num_features} features), "
-                f"got {tuple(ids.shape)}"
+                f"ids must have shape (batch, {self.plan.num_features} features), got {tuple(ids.shape)}"
             )
         return self._lookup(ids)
 
@@ -275,7 +274,8 @@ class MixedDimEmbedding(MixedTables):
     Takes the options of `MixedTables`; `order` may be the permutation itself.
 
     >>> import mixdim
-    >>> plan = mixdim.plan({"item": 6}, counts=[[9, 5, 4, 1, 1, 1]], bands=2, temperature=0.5, base_dim=4)
+    >>> counts = {"item": [9, 5, 4, 1, 1, 1]}
+    >>> plan = mixdim.plan({"item": 6}, counts=counts, bands=2, temperature=0.5, base_dim=4)
     >>> table = MixedDimEmbedding(plan)
     >>> table(torch.tensor([[0, 1, 5], [2, 2, 2]])).shape
     torch.Size([2, 3, 4])

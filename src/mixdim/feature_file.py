@@ -74,7 +74,9 @@ def _read_csv(text: str) -> FeatureList:
         return _csv_rows(reader, with_ids="ids_per_sample" in columns)
     if {"feature", "count"} <= columns:
         return _csv_counts(reader, with_id="id" in columns)
-    raise ValueError(f"unknown columns {', '.join(reader.fieldnames or []) or '(none)'}; expected {FORMS}")
+    raise ValueError(
+        f"unknown columns {', '.join(reader.fieldnames or []) or '(none)'}; expected {FORMS}"
+    )
 
 
 def _csv_rows(reader: csv.DictReader[str], *, with_ids: bool) -> FeatureList:
@@ -86,7 +88,9 @@ def _csv_rows(reader: csv.DictReader[str], *, with_ids: bool) -> FeatureList:
             raise ValueError(f"line {reader.line_num}: feature {name!r} is there twice")
         rows[name] = _number(line["rows"], "rows", reader.line_num, int)
         if with_ids:
-            ids_per_sample[name] = _number(line["ids_per_sample"], "ids_per_sample", reader.line_num, float)
+            ids_per_sample[name] = _number(
+                line["ids_per_sample"], "ids_per_sample", reader.line_num, float
+            )
     return FeatureList(rows, {}, ids_per_sample)
 
 

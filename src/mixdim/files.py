@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write a file under a temporary name and rename it when complete, keeping the old one until then."""
+    """Write a file under a temporary name, then rename it; until then the old one stays."""
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
     if path.is_dir():

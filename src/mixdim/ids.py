@@ -57,9 +57,7 @@ def checked_ids(
 
 
 @checked_ids.register_fake
-def _(
-    ids: Tensor, features: Tensor, num_rows: Tensor, padding_id: int | None, names: str
-) -> Tensor:
+def _(ids: Tensor, features: Tensor, num_rows: Tensor, padding_id: int | None, names: str) -> Tensor:
     return torch.empty_like(ids, dtype=torch.int64)
 
 

@@ -75,7 +75,7 @@ def lookup_each(weights: Weights, rows: Tensor, blocks: Iterable[PackedBlock]) -
         places.append(here)
         vectors.append(weights.project(found, block.dim, block.slot))
     lifted = torch.cat(vectors)
-    return lifted.new_zeros(len(rows), lifted.shape[1]).index_copy(0, torch.cat(places), lifted)
+    return lifted.new_zeros(rows.shape[0], lifted.shape[1]).index_copy(0, torch.cat(places), lifted)
 
 
 def lookup_sum(weights: Weights, bags: Bags) -> Tensor:
@@ -111,7 +111,7 @@ def _sum_band(weights: Weights, block: PackedBlock, bags: Bags) -> Tensor:
 def _sum_rows(
     weights: Weights, width: int, table_rows: Tensor, numbers: Tensor, num_bags: int, bags: Bags
 ) -> Tensor:
-    """Add up rows of one table by the number of their bag, which never falls: (V,) -> (num_bags, width)."""
+    """Add up rows of one table by their bags, whose numbers never fall: (V,) -> (num_bags, width)."""
     table = weights.tables[width]
     return F.embedding_bag(
         table_rows,

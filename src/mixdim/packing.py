@@ -53,7 +53,7 @@ class Packing:
     @property
     def table_rows(self) -> dict[int, int]:
         """Rows of the table of each width, widest first."""
-        rows = {width: 0 for width in sorted({block.dim for block in self.blocks}, reverse=True)}
+        rows = dict.fromkeys(sorted({block.dim for block in self.blocks}, reverse=True), 0)
         for block in self.blocks:
             rows[block.dim] += block.size
         return rows

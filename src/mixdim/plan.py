@@ -21,14 +21,14 @@ JSON_VERSION = 1
 OPTIMIZER_STATE = {None: 0, "sgd": 0, "adagrad": 1, "adam": 2, "amsgrad": 3}
 
 
-class UnknownFeature(KeyError, ValueError):
+class UnknownFeatureError(KeyError, ValueError):
     """A feature name that the plan does not have, as a key or in an argument."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would print the message in quotes
 
     @classmethod
-    def among(cls, name: object, known: Iterable[str]) -> UnknownFeature:
+    def among(cls, name: object, known: Iterable[str]) -> UnknownFeatureError:
         """Name the unknown feature and those that there are."""
         return cls(f"unknown feature {name!r}; the features are {', '.join(known)}")
 
@@ -142,7 +142,7 @@ class Plan:
             if feature.name == name:
                 orders = tuple(pair for pair in self.named_orders if pair[0] == name)
                 return Plan(self.base_dim, self.temperature, (feature,), orders)
-        raise UnknownFeature.among(name, self)
+        raise UnknownFeatureError.among(name, self)
 
     def __iter__(self) -> Iterator[str]:
         return (feature.name for feature in self.features)

@@ -32,51 +32,61 @@ def cost_lines(plan: Plan) -> list[str]:
 
 def notes(plan: Plan) -> list[str]:
     """What a reader of the plan should know and might not see in its table."""
-    fewer = [
+    lines = [
         f"note: {feature.name} has {len(feature.blocks)} of the {feature.bands_asked} bands asked: "
         "single rows hold more than a band's share of the queries, or there are too few rows"
         for feature in plan.features
         if len(feature.blocks) < feature.bands_asked
     ]
-    shuffled = [
-        name for name, order in plan.named_orders if len(plan[name].blocks) > 1 and order.size
-        and (order[1:] < order[:-1]).any()
+    shuffled = [name for name, order in plan.named_orders if (order[1:] < order[:-1]).any()]
+    if shuffled:
+        lines.append(
+            f"note: the ids of {', '.join(shuffled)} are not in order of popularity: "
+            "build the layer with order=plan.orders"
+        )
+    return lines
+
+
+def align(lines: list[list[str]]) -> list[str]:
+    """Write cells in columns: the first to the left, the others to the right.
+
+    >>> align([["a", "1"], ["bcd", "234"]])
+    ['a      1', 'bcd  234']
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join([
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]).rstrip()
+        for line in lines
     ]  # fmt: skip
-    reorder = [
-        f"note: the ids of {', '.join(shuffled)} are not in order of popularity: "
-        "build the layer with order=plan.orders"
-    ]
-    return fewer + (reorder if shuffled else [])
 
 
 def _table(plan: Plan) -> list[str]:
-    banded = any(len(feature.blocks) > 1 for feature in plan.features)
-    header = ["feature", *(["band"] if banded else []), "rows", "dim", "row prob", "parameters", "share"]
+    header = ["feature", "band", "rows", "dim", "row prob", "parameters", "share"]
     lines = []
     for feature in plan.features:
         for number, block in enumerate(feature.blocks, start=1):
             parameters = block.size * block.dim
             if block.dim < plan.base_dim:
                 parameters += block.dim * plan.base_dim
-            lines.append([
+            line = [
                 feature.name if number == 1 else "",
-                *([f"{number}/{len(feature.blocks)}"] if banded else []),
+                f"{number}/{len(feature.blocks)}",
                 f"{block.size:,}",
                 str(block.dim),
                 f"{block.row_prob:.2e}",
                 f"{parameters:,}",
                 f"{parameters / plan.num_parameters:.1%}",
-            ])  # fmt: skip
+            ]
+            lines.append(line)
     if len(lines) > MOST_LINES:
         hidden = len(lines) - MOST_LINES
         elided = [f"... {hidden:,} more", *[""] * (len(header) - 1)]
         lines = [*lines[: MOST_LINES - LAST_LINES], elided, *lines[-LAST_LINES:]]
-    total = ["total", *([""] if banded else []), f"{plan.num_rows:,}", "", "", f"{plan.num_parameters:,}", ""]
-    widths = [max(len(line[i]) for line in [header, *lines, total]) for i in range(len(header))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in [header, *lines, total]
-    ]
+    total = ["total", "", f"{plan.num_rows:,}", "", "", f"{plan.num_parameters:,}", ""]
+    lines = [header, *lines, total]
+    if all(len(feature.blocks) == 1 for feature in plan.features):
+        lines = [[line[0], *line[2:]] for line in lines]
+    return align(lines)

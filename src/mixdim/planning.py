@@ -11,7 +11,7 @@ import numpy as np
 from mixdim.arguments import nonnegative_vector, real_number, unit_interval, whole_number
 from mixdim.blocking import Blocks, equal_mass_bands, whole_feature
 from mixdim.budget import parse_budget
-from mixdim.plan import Block, Feature, Plan, UnknownFeature
+from mixdim.plan import Block, Feature, Plan, UnknownFeatureError
 from mixdim.sizing import (
     Rounding,
     check_rounding,
@@ -58,9 +58,9 @@ def plan(
     a sum over rows, which would make bands of equal mass equally wide.)
 
     >>> import mixdim
-    >>> small = mixdim.plan({"user": 6040, "item": 3706}, temperature=0.3, budget="64kB")
-    >>> small.base_dim, small.num_parameters
-    (1, 9746)
+    >>> small = mixdim.plan({"user": 6040, "item": 3706}, temperature=0.3, budget="1MB")
+    >>> small.base_dim, small.num_parameters, [block.dim for block in small.blocks]
+    (26, 193412, [16, 26])
     """
     if isinstance(rows, str) or not isinstance(rows, Mapping | Sequence | np.ndarray):
         raise TypeError(f"rows must be a mapping or a sequence of row counts, got {rows!r}")
@@ -100,16 +100,24 @@ def plan(
         )
     elif temperature is None:
         temperature = smallest_temperature(
-            block_sizes, row_probs, base_dim=base_dim, budget=parse_budget(budget), rounding=rounding
+            block_sizes,
+            row_probs,
+            base_dim=base_dim,
+            budget=parse_budget(budget),
+            rounding=rounding,
         )
     exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
     block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
     answer = _assemble(blocks, row_probs, block_dims, base_dim=base_dim, temperature=temperature)
     if temperature > 0 and answer.floor_share > 0.5:
+        remedy = (
+            f"base_dim {base_dim} is too small for it; give a budget instead to solve for base_dim"
+            if budget is None
+            else "the budget leaves little else for so many rows"
+        )
         warnings.warn(
-            f"{answer.floor_share:.0%} of the rows sit at width 1, the floor, where temperature does "
-            f"nothing: base_dim {base_dim} is too small for temperature {temperature:g} (give a "
-            "budget and a temperature to solve for base_dim), or the budget for these rows",
+            f"{answer.floor_share:.0%} of the rows sit at width 1, the floor, where temperature "
+            f"{temperature:g} does nothing: {remedy}",
             FloorWarning,
             stacklevel=2,
         )
@@ -123,7 +131,7 @@ def _per_feature(values: Any, argument: str, sizes: Mapping[str, int]) -> dict[s
     if isinstance(values, Mapping):
         for name in values:
             if name not in sizes:
-                raise UnknownFeature.among(name, sizes)
+                raise UnknownFeatureError.among(name, sizes)
         return dict(values)
     if argument != "counts" and np.ndim(values) == 0:
         return dict.fromkeys(sizes, values)

@@ -133,7 +133,12 @@ def _last_fit(fits: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def smallest_temperature(
-    block_sizes: np.ndarray, row_probs: np.ndarray, *, base_dim: int, budget: int, rounding: Rounding
+    block_sizes: np.ndarray,
+    row_probs: np.ndarray,
+    *,
+    base_dim: int,
+    budget: int,
+    rounding: Rounding,
 ) -> float:
     """Return the smallest temperature, to three decimals, whose plan costs at most `budget`.
 

@@ -1,0 +1,64 @@
+"""Random plans and lookups for hypothesis."""
+
+import warnings
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+import mixdim
+
+ROUNDINGS = ("power_of_two", "integer")
+
+
+def quiet_plan(*args, **options):
+    """A plan whose rows may sit at the floor: random plans often do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", mixdim.FloorWarning)
+        return mixdim.plan(*args, **options)
+
+
+@st.composite
+def feature_arguments(draw, *, most_features=4, most_rows=30):
+    """Arguments of mixdim.plan that describe features: rows, counts, bands, ids per sample."""
+    rows = draw(st.lists(st.integers(1, most_rows), min_size=1, max_size=most_features))
+    names = [f"f{i}" for i in range(len(rows))]
+    count = st.integers(0, 50)
+    counts = {
+        name: draw(st.lists(count, min_size=n, max_size=n)) for name, n in zip(names, rows, strict=True)
+    }
+    bands = {name: draw(st.integers(1, 5)) for name in names}
+    ids = {name: draw(st.floats(0.1, 5)) for name in names}
+    rows_by_name = dict(zip(names, rows, strict=True))
+    return {"rows": rows_by_name, "counts": counts, "bands": bands, "ids_per_sample": ids}
+
+
+@st.composite
+def plans(draw, **limits):
+    """Plans with narrow, full-width and single-row blocks, whole features and bands."""
+    return quiet_plan(
+        **draw(feature_arguments(**limits)),
+        temperature=draw(st.sampled_from([0.0, 0.2, 0.5, 1.0])),
+        base_dim=draw(st.integers(1, 12)),
+        rounding=draw(st.sampled_from(ROUNDINGS)),
+    )
+
+
+def random_ids(plan, batch, generator, dtype=torch.int64):
+    """Ids of every feature: (batch, features)."""
+    columns = [
+        torch.randint(feature.rows, (batch,), generator=generator, dtype=dtype)
+        for feature in plan.features
+    ]
+    return torch.stack(columns, dim=1)
+
+
+def random_bags(plan, batch, generator, *, longest=4):
+    """Values and feature-major offsets of bags of 0 to `longest` ids, and the bags as lists."""
+    bags = []  # feature-major
+    for feature in plan.features:
+        for _ in range(batch):
+            length = int(torch.randint(longest + 1, (1,), generator=generator))
+            bags.append(torch.randint(feature.rows, (length,), generator=generator))
+    offsets = torch.from_numpy(np.cumsum([0, *(len(bag) for bag in bags)]))
+    return torch.cat(bags) if bags else torch.zeros(0, dtype=torch.int64), offsets, bags
