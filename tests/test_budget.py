@@ -35,7 +35,7 @@ def test_a_budget_must_hold_a_parameter_and_be_countable(budget):
 
 
 def test_a_budget_of_another_type_is_refused():
-    with pytest.raises(TypeError, match="budget must be a whole number, got 1.5"):
+    with pytest.raises(TypeError, match=r"budget must be a whole number, got 1\.5"):
         parse_budget(1.5)
     with pytest.raises(ValueError, match="budget must be at least 1, got -1"):
         parse_budget(-1)

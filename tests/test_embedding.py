@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_oracle import LoopEmbeddings
-from strategies import plans, random_bags, random_ids
 from torch import nn
 
 import mixdim
+from loop_oracle import LoopEmbeddings
 from mixdim import FeatureEmbeddings, MixedDimEmbedding
+from strategies import plans, random_bags, random_ids
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -297,7 +297,7 @@ class TestBags:
             self.layer(pooling="mean").bags(values, offsets, torch.ones(2))
         with pytest.raises(ValueError, match="one entry for each of 2 values, got shape"):
             self.layer().bags(values, offsets, torch.ones(3))
-        with pytest.raises(TypeError, match="weights must be floating point, got torch.int64"):
+        with pytest.raises(TypeError, match=r"weights must be floating point, got torch\.int64"):
             self.layer().bags(values, offsets, torch.ones(2, dtype=torch.int64))
 
     def test_concat_needs_bags_of_one_length(self):
@@ -497,6 +497,17 @@ class TestAsAGraph:
         layer = FeatureEmbeddings(plan, order=plan.orders, padding_id=-1, dtype=torch.float64)
         self.compare(torch.compile(layer, fullgraph=True, backend="aot_eager"), layer)
 
+    @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch.compile's own
+    def test_sparse_gradients_of_bands_stay_out_of_the_graph(self):
+        """PyTorch cannot trace them: compiled code must still give the right answer, or say so."""
+        layer = FeatureEmbeddings(banded_plan(), sparse=True, dtype=torch.float64)
+        self.compare(torch.compile(layer, backend="aot_eager"), layer)
+        torch.compiler.reset()
+        with pytest.raises(Exception, match="sparse=True with bands or padding"):
+            torch.compile(layer, backend="aot_eager", fullgraph=True)(
+                torch.zeros(2, 3, dtype=torch.int64)
+            )
+
     def compare(self, compiled, layer):
         for batch in (5, 1, 8):
             ids = random_ids(layer.plan, batch, generator_of(0))
@@ -545,7 +556,7 @@ class TestBadArguments:
             FeatureEmbeddings(banded_plan(), **options)
 
     def test_a_plan_is_asked_for(self):
-        with pytest.raises(TypeError, match="plan must be a mixdim.Plan, got dict"):
+        with pytest.raises(TypeError, match=r"plan must be a mixdim\.Plan, got dict"):
             FeatureEmbeddings({"a": 3})
 
     def test_one_table_wants_the_plan_of_one_feature(self):

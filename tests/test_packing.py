@@ -1,8 +1,8 @@
 from hypothesis import given
-from strategies import plans
 
 import mixdim
 from mixdim.packing import pack
+from strategies import plans
 
 
 @given(plans())

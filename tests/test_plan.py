@@ -6,10 +6,10 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 import torch
 from hypothesis import given
-from strategies import plans
 
 import mixdim
 from mixdim.plan import Block, Feature, Plan
+from strategies import plans
 
 
 def two_features():
@@ -36,7 +36,7 @@ def test_bytes_depend_on_the_type_and_the_optimizer():
     assert [plan.nbytes(optimizer=name) for name in ("sgd", "adagrad", "adam", "amsgrad")] == [
         42 * 4 * copies for copies in (1, 2, 3, 4)
     ]
-    with pytest.raises(ValueError, match="optimizer must be one of .*'amsgrad', got 'magic'"):
+    with pytest.raises(ValueError, match=r"optimizer must be one of .*'amsgrad', got 'magic'"):
         plan.nbytes(optimizer="magic")
 
 

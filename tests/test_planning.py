@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import ROUNDINGS, feature_arguments, quiet_plan
 
 import mixdim
 from mixdim.experiments.criteo import CRITEO_KAGGLE_ROWS
+from strategies import ROUNDINGS, feature_arguments, quiet_plan
 
 CRITEO_UNIFORM_2 = 2 * sum(CRITEO_KAGGLE_ROWS.values())
 
@@ -170,7 +170,7 @@ BAD = {
     "bad budget": ({"base_dim": None, "budget": "much"}, ValueError, "budget must be a number of"),
     "rounding": ({"rounding": "up"}, ValueError, "rounding must be 'power_of_two' or 'integer'"),
     "short counts": ({"counts": {"a": [1, 2]}}, ValueError, "each of its 10 rows, got 2"),
-    "counts of nothing": ({"counts": {"c": [1]}}, ValueError, "unknown feature 'c'; the features are a, b"),
+    "counts of nothing": ({"counts": {"c": [1]}}, ValueError, "unknown feature 'c'; the features are"),
     "one list of counts": ({"counts": [1, 2, 3]}, ValueError, "one entry for each of 2 features, got 3"),
     "negative counts": ({"counts": {"a": [-1] * 10}}, ValueError, "counts of feature 'a'"),
     "bands without counts": ({"bands": 4}, ValueError, "feature 'a' need its counts"),

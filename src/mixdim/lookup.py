@@ -70,8 +70,7 @@ def lookup_each(weights: Weights, rows: Tensor, blocks: Iterable[PackedBlock]) -
     places, vectors = [], []
     for block in blocks:
         here = ((rows >= block.start) & (rows < block.end)).nonzero().squeeze(1)
-        table = weights.tables[block.dim]
-        found = F.embedding(rows[here] + block.shift, table, sparse=weights.sparse)
+        found = _take(weights, block.dim, rows[here] + block.shift)
         places.append(here)
         vectors.append(weights.project(found, block.dim, block.slot))
     lifted = torch.cat(vectors)
@@ -124,13 +123,23 @@ def _sum_rows(
     )
 
 
+def _take(weights: Weights, width: int, table_rows: Tensor) -> Tensor:
+    """Take as many rows of one table as the ids happen to ask for: (V,) -> (V, width)."""
+    if weights.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
+        # PyTorch 2.13 cannot trace a sparse gradient of unknown length. Without fullgraph=True, this
+        # makes torch.compile leave the layer out of its graph, and all is well.
+        raise NotImplementedError(
+            "torch.compile cannot trace sparse=True with bands or padding: use sparse=False"
+        )
+    return F.embedding(table_rows, weights.tables[width], sparse=weights.sparse)
+
+
 def _gather(weights: Weights, width: int, table_rows: Tensor) -> Tensor:
     """Take rows of one table, zeros for -1: (C, B) -> (C, B, width)."""
-    table = weights.tables[width]
     if not weights.padded:
-        return F.embedding(table_rows, table, sparse=weights.sparse)
+        return F.embedding(table_rows, weights.tables[width], sparse=weights.sparse)
     # Padding must not touch any row: a row-sparse optimizer would update it.
     here = (table_rows.flatten() >= 0).nonzero().squeeze(1)
-    found = F.embedding(table_rows.flatten()[here], table, sparse=weights.sparse)
+    found = _take(weights, width, table_rows.flatten()[here])
     padded = found.new_zeros(table_rows.numel(), width).index_copy(0, here, found)
     return padded.view(*table_rows.shape, width)

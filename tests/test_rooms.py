@@ -1,0 +1,69 @@
+"""Who may import whom: the package reads in one direction."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "mixdim"
+
+# Each room may import the rooms before it in its line, and nothing else of the package.
+MAY_IMPORT = {
+    "arguments": set(),
+    "files": set(),
+    "budget": {"arguments"},
+    "blocking": {"arguments"},
+    "sizing": {"arguments", "budget", "blocking"},
+    "plan_table": {"budget"},
+    "plan": {"arguments", "plan_table"},
+    "planning": {"arguments", "budget", "blocking", "sizing", "plan"},
+    "packing": {"plan"},
+    "ids": set(),
+    "bags": {"ids"},
+    "lookup": {"bags", "packing"},
+    "embedding": {"arguments", "bags", "ids", "lookup", "packing", "plan"},
+    "feature_file": {"arguments", "plan"},
+    "experiments": {"budget", "files", "plan", "plan_table", "planning", "embedding"},
+    "cli": {"", "experiments", "feature_file", "files"},
+    "__main__": {"cli"},
+    "__init__": {"blocking", "embedding", "plan", "planning", "sizing"},
+}
+
+
+def room_of(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path):
+    """The modules that a file imports at run time."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_file_imports_only_the_rooms_it_may(path):
+    room = room_of(path)
+    assert room in MAY_IMPORT, f"say in MAY_IMPORT what the new room {room!r} may import"
+    parts = [name.split(".") for name in imports_of(path)]
+    rooms = {(name[1] if len(name) > 1 else "") for name in parts if name[0] == "mixdim"}
+    assert rooms - {room} <= MAY_IMPORT[room]
+
+
+@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - {"cli", "experiments", "__main__"}))
+def test_the_core_needs_torch_and_numpy_only(room):
+    tops = {name.split(".")[0] for name in imports_of(SOURCE / f"{room}.py")}
+    assert tops <= {"mixdim", "torch", "numpy"} | sys.stdlib_module_names
