@@ -24,7 +24,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/layer.py
 
 # torch comes first: asked for by another package, pip may take a build with gigabytes of CUDA.
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard src/mixdim/kernels/*.h src/mixdim/kernels/*.cpp)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy hatchling editables
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[all,dev]'

@@ -2,8 +2,11 @@
 
 from mixdim.blocking import equal_mass_bands
 from mixdim.embedding import FeatureEmbeddings, MixedDimEmbedding
+from mixdim.interaction import dot_interaction
+from mixdim.optim import SparseAMSGrad
 from mixdim.plan import Plan, UnknownFeatureError
 from mixdim.planning import FloorWarning, plan
+from mixdim.scores import dot_scores
 from mixdim.sizing import power_law_dims
 
 __version__ = "0.1.0"
@@ -13,7 +16,10 @@ __all__ = [
     "FloorWarning",
     "MixedDimEmbedding",
     "Plan",
+    "SparseAMSGrad",
     "UnknownFeatureError",
+    "dot_interaction",
+    "dot_scores",
     "equal_mass_bands",
     "plan",
     "power_law_dims",

@@ -11,9 +11,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from mixdim import kernels
 from mixdim.arguments import whole_number
 from mixdim.bags import Bags, Pooling, check_pooling, read_bags, reduce_bags
 from mixdim.ids import SEPARATOR, checked_ids, ranks_of_ids, require_integers
+from mixdim.kernels.lookup import LayerArguments
+from mixdim.kernels.lookup import lookup as kernel_lookup
 from mixdim.lookup import Weights, lookup, lookup_each, lookup_sum
 from mixdim.packing import pack
 from mixdim.plan import Plan, UnknownFeatureError
@@ -43,6 +46,8 @@ class MixedTables(nn.Module):
     _num_rows: Tensor
     _feature_starts: Tensor
     _order_starts: Tensor
+    _block_layout: Tensor
+    _feature_layout: Tensor
 
     def __init__(
         self,
@@ -135,6 +140,8 @@ class MixedTables(nn.Module):
 
     def _lookup(self, ids: Tensor) -> Tensor:
         """Look up one id for each sample and feature: (B, F) -> (B, F, base_dim)."""
+        if self.takes_kernels(ids):
+            return kernel_lookup(ids, None, None, *self.kernel_arguments())
         return lookup(self._weights(), self._rows(ids, self._features).t())
 
     def _lookup_bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
@@ -144,14 +151,24 @@ class MixedTables(nn.Module):
         bags = read_bags(values, offsets, weights, self.plan.num_features)
         if self.pooling == "concat":
             return self._concat(bags)
-        bags = bags._replace(values=self._rows(bags.values, bags.features))
-        if self.padding_id is not None:
-            bags = bags.where(bags.values >= 0)
         if self.pooling == "max" or self.pooling == "product":
-            vectors = lookup_each(self._weights(), bags.values, self._packing.blocks)
-            return reduce_bags(bags, vectors, self.pooling)
-        summed = lookup_sum(self._weights(), bags)
-        return summed / bags.lengths().clamp(min=1)[:, :, None] if self.pooling == "mean" else summed
+            found = self._bags_of_rows(bags)
+            vectors = lookup_each(self._weights(), found.values, self._packing.blocks)
+            return reduce_bags(found, vectors, self.pooling)
+        if self.takes_kernels(values, weights):
+            row_weights = None if weights is None else weights.to(torch.float32)
+            summed = kernel_lookup(values, offsets.long(), row_weights, *self.kernel_arguments())
+        else:
+            summed = lookup_sum(self._weights(), self._bags_of_rows(bags))
+        if self.pooling == "sum":
+            return summed
+        counted = bags if self.padding_id is None else bags.where(bags.values != self.padding_id)
+        return summed / counted.lengths().clamp(min=1)[:, :, None]
+
+    def _bags_of_rows(self, bags: Bags) -> Bags:
+        """Turn bags of ids into bags of rows of the layer, without padding."""
+        rows = bags._replace(values=self._rows(bags.values, bags.features))
+        return rows if self.padding_id is None else rows.where(rows.values >= 0)
 
     def _concat(self, bags: Bags) -> Tensor:
         """Look up bags of one length and put their vectors side by side."""
@@ -159,6 +176,53 @@ class MixedTables(nn.Module):
         ids = bags.values.view(features, batch * length).t()  # (B * length, F)
         vectors = self._lookup(ids).view(batch, length, features, self.base_dim)
         return vectors.transpose(1, 2).reshape(batch, features, length * self.base_dim)
+
+    def takes_kernels(self, ids: Tensor, row_weights: Tensor | None = None) -> bool:
+        """Whether the kernels can look these ids up; if not, plain PyTorch does."""
+        if not kernels.available() or self._packing.largest_block >= 2**31:
+            return False
+        if self.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
+            return False  # PyTorch cannot trace a sparse gradient whose length depends on the ids
+        if torch.compiler.is_exporting() and not self.check_ids:
+            return False  # so that the graph has only operators of PyTorch
+        return (
+            ids.dtype in (torch.int32, torch.int64)
+            and ids.device.type == "cpu"
+            and all(
+                p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous()
+                for p in self.parameters()
+            )
+            and (row_weights is None or not row_weights.requires_grad)
+            and (self.rank_of_id is None or self.rank_of_id.dtype == torch.int32)
+        )
+
+    def kernel_arguments(self) -> LayerArguments:
+        """What the kernels are told about this layer."""
+        weights = self._weights()
+        return LayerArguments(
+            tables=list(weights.tables.values()),
+            projections=[weights.projections[w] for w in weights.tables if w in weights.projections],
+            rank_of_id=self.rank_of_id,
+            blocks=self._block_layout,
+            features=self._feature_layout,
+            base_dim=self.base_dim,
+            padding_id=self.padding_id,
+            sparse=self.sparse,
+            names=SEPARATOR.join(self.plan),
+        )
+
+    def projection_rows(self) -> Tensor:
+        """The projections of all blocks one below the other; the identity for a block of full width."""
+        projections = self._weights().projections
+        rows = [
+            projections[block.dim][block.slot]
+            if block.dim in projections
+            else torch.eye(
+                self.base_dim, device=self._features.device, dtype=next(self.parameters()).dtype
+            )
+            for block in self._packing.blocks
+        ]
+        return torch.cat(rows)
 
     def _rows(self, ids: Tensor, features: Tensor) -> Tensor:
         """Turn ids into rows of the layer, -1 for padding; `features` broadcasts with `ids`."""
@@ -217,7 +281,7 @@ class MixedTables(nn.Module):
         """Hold as tensors, on the tables' device, what the plan says about features and blocks."""
         device = next(self.parameters()).device
 
-        def hold(name: str, numbers: list[int]) -> None:
+        def hold(name: str, numbers: list[int] | list[tuple[int, ...]]) -> None:
             indices = torch.tensor(numbers, dtype=torch.int64, device=device)
             self.register_buffer(name, indices, persistent=False)
 
@@ -226,6 +290,8 @@ class MixedTables(nn.Module):
         hold("_num_rows", rows)
         hold("_feature_starts", list(accumulate(rows, initial=0))[:-1])
         hold("_order_starts", self._order_start_list)
+        hold("_block_layout", self._packing.block_layout)
+        hold("_feature_layout", self._packing.feature_layout(self._order_start_list))
         for width, blocks in self._packing.whole.items():
             columns = [block.feature for block in blocks]
             places = {feature: place for place, feature in enumerate(columns)}

@@ -42,16 +42,12 @@ def ranks_of_ids(order: Any, num_rows: int, name: str) -> Tensor:
 def checked_ids(
     ids: Tensor, features: Tensor, num_rows: Tensor, padding_id: int | None, names: str
 ) -> Tensor:
-    """Return the ids as int64, -1 where they are padding, or raise an IndexError that names the worst.
+    """Check ids and return them as int64, -1 where they are padding.
 
     `features` broadcasts with `ids` and gives the feature that each belongs to; `num_rows` holds the
     rows of each feature.
     """
-    outside = (ids < 0) | (ids >= num_rows[features])
-    if padding_id is not None:
-        outside &= ids != padding_id
-    if outside.any():
-        raise _index_error(ids, features, num_rows, outside, names.split(SEPARATOR))
+    check_ids(ids, num_rows, padding_id, names, features=features)
     checked = ids.to(torch.int64, copy=True)
     return checked if padding_id is None else checked.masked_fill_(ids == padding_id, -1)
 
@@ -61,14 +57,23 @@ def _(ids: Tensor, features: Tensor, num_rows: Tensor, padding_id: int | None, n
     return torch.empty_like(ids, dtype=torch.int64)
 
 
-def _index_error(
-    ids: Tensor, features: Tensor, num_rows: Tensor, outside: Tensor, names: list[str]
-) -> IndexError:
+def check_ids(
+    ids: Tensor, num_rows: Tensor, padding_id: int | None, names: str, *, features: Tensor | None = None
+) -> None:
+    """Raise an IndexError that names an id out of range, its feature and how many rows that has."""
+    if features is None:
+        features = torch.zeros((), dtype=torch.int64, device=ids.device)
+    outside = (ids < 0) | (ids >= num_rows[features])
+    if padding_id is not None:
+        outside &= ids != padding_id
+    if not outside.any():
+        return
     first = tuple(outside.nonzero()[0])
     feature = int(features.expand_as(ids)[first])
     rows = int(num_rows[feature])
     others = int(outside.sum()) - 1
-    return IndexError(
-        f"id {int(ids[first])} of feature {names[feature]!r} is out of range: the feature has {rows} "
-        f"rows, ids 0 to {rows - 1}" + (f" ({others} more ids are out of range)" if others else "")
+    raise IndexError(
+        f"id {int(ids[first])} of feature {names.split(SEPARATOR)[feature]!r} is out of range: the feature "
+        f"has {rows} rows, ids 0 to {rows - 1}"
+        + (f" ({others} more ids are out of range)" if others else "")
     )

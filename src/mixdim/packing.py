@@ -67,6 +67,32 @@ class Packing:
                 slots[block.dim] = slots.get(block.dim, 0) + 1
         return slots
 
+    @property
+    def largest_block(self) -> int:
+        """Rows of the largest block."""
+        return max(block.size for block in self.blocks)
+
+    @property
+    def block_layout(self) -> list[tuple[int, ...]]:
+        """The blocks as the kernels read them: see `kernels.lookup.BLOCK_COLUMNS`."""
+        numbers = {width: number for number, width in enumerate(self.table_rows)}
+        starts: dict[int, int] = {}
+        layout = []
+        for block in self.blocks:
+            start = block.start - starts.setdefault(block.feature, block.start)
+            place = (numbers[block.dim], block.first_row, block.slot)
+            layout.append((block.feature, start, start + block.size, *place))
+        return layout
+
+    def feature_layout(self, order_starts: list[int]) -> list[tuple[int, ...]]:
+        """The features as the kernels read them: see `kernels.lookup.FEATURE_COLUMNS`."""
+        layout = []
+        for feature, order_start in enumerate(order_starts):
+            numbers = [n for n, block in enumerate(self.blocks) if block.feature == feature]
+            rows = sum(self.blocks[n].size for n in numbers)
+            layout.append((rows, numbers[0], len(numbers), order_start))
+        return layout
+
 
 def pack(plan: Plan) -> Packing:
     """Group the blocks of a plan by width: whole features first, then bands, in the plan's order."""

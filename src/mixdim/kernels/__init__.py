@@ -1,0 +1,19 @@
+"""The fast path of the layer, the optimizer and the interactions on a CPU, compiled from C++.
+
+The plain PyTorch path is the specification, and takes over on other devices, for other types, and
+where nothing is compiled. `MIXDIM_KERNELS=off` forces it.
+"""
+
+from __future__ import annotations
+
+from mixdim.kernels.library import COMPILED, LOADED, SWITCH, switched_off
+
+
+def available() -> bool:
+    """Whether the compiled kernels are in use."""
+    return COMPILED and not switched_off()
+
+
+def reason() -> str:
+    """A sentence that says which kernels are in use, or why none are."""
+    return f"switched off by {SWITCH}" if switched_off() else LOADED.reason

@@ -1,0 +1,68 @@
+"""Which compiled kernels this process uses, and why. Knows nothing about what they compute."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SWITCH = "MIXDIM_KERNELS"
+LEVELS = {"avx2": ("AVX2", "AVX512"), "generic": None}  # the processor levels that each build needs
+
+
+class Loaded(NamedTuple):
+    """The library, if there is one, and a sentence about it."""
+
+    library: ctypes.CDLL | None
+    reason: str
+
+
+def switched_off() -> bool:
+    """Whether the environment forces the plain PyTorch path."""
+    return os.environ.get(SWITCH, "on").strip().lower() in ("off", "0", "no", "false")
+
+
+def _load() -> Loaded:
+    """Load the best build for this processor."""
+    level = torch.backends.cpu.get_cpu_capability()
+    for name, needed in LEVELS.items():
+        spec = importlib.util.find_spec(f"_mixdim_{name}")
+        if spec is None or spec.origin is None or (needed is not None and level not in needed):
+            continue
+        try:
+            _share_openmp()
+            library = ctypes.CDLL(spec.origin)
+        except OSError as error:
+            return Loaded(None, f"the {name} build does not load: {error}")
+        return Loaded(library, f"the {name} build, {spec.origin}")
+    return Loaded(None, "mixdim was installed without a C++ compiler; install g++, then mixdim again")
+
+
+def _share_openmp() -> None:
+    """Make the OpenMP runtime that PyTorch has loaded visible: one set of threads serves both."""
+    bundled = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*"))
+    ctypes.CDLL(str(bundled[0]) if bundled else "libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
+
+
+LOADED = _load()
+COMPILED = LOADED.library is not None
+
+
+def call(name: str, *arguments: int | np.ndarray | Tensor | None) -> int:
+    """Call a kernel with integers and the addresses of arrays, then PyTorch's number of threads."""
+    function = getattr(LOADED.library, name)
+    function.restype = ctypes.c_int64
+    values = (*arguments, torch.get_num_threads())
+    return int(function(*(ctypes.c_int64(_address(value)) for value in values)))
+
+
+def _address(value: int | np.ndarray | Tensor | None) -> int:
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    return value.ctypes.data if isinstance(value, np.ndarray) else int(value or 0)

@@ -1,0 +1,167 @@
+// From ids to vectors: find the row, take it, lift it.
+
+#pragma once
+
+#include "vectors.h"
+
+namespace mixdim {
+
+// All structs are laid out as rows of int64 by ops.py.
+
+struct Block {
+  int64_t start, end, width;  // ranks of the feature, and how wide they are stored
+  const float* table;         // (end - start, width)
+  const float* projection;    // (width, D), or null at full width
+};
+
+struct Feature {
+  int64_t rows, first_block, num_blocks;
+  const int32_t* rank_of_id;  // null where ids are ranks
+};
+
+struct Layer {
+  const Feature* features;
+  const Block* blocks;
+  int64_t num_features, num_blocks, base_dim;
+  int64_t padding_id, has_padding;
+};
+
+// The ids of a lookup: one for each sample and feature, or bags in feature-major order.
+struct Ids {
+  const void* values;
+  int64_t is_64;
+  int64_t batch;
+  const int64_t* offsets;  // (F * B + 1), or null for single ids (B, F)
+  const float* weights;    // one for each value of a bag, or null
+
+  int64_t value(int64_t i) const {
+    return is_64 ? static_cast<const int64_t*>(values)[i] : static_cast<const int32_t*>(values)[i];
+  }
+};
+
+constexpr int64_t kPadding = -1, kBad = -2;
+
+// The block that an id of a feature lies in, and its row there; kPadding or kBad if there is none.
+inline int64_t find(const Layer& layer, const Feature& feature, int64_t id, int64_t* row) {
+  if (layer.has_padding && id == layer.padding_id) return kPadding;
+  if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(feature.rows)) return kBad;
+  const int64_t rank = feature.rank_of_id ? feature.rank_of_id[id] : id;
+  int64_t b = feature.first_block;
+  const int64_t last = b + feature.num_blocks - 1;
+  while (b < last && rank >= layer.blocks[b].end) ++b;
+  *row = rank - layer.blocks[b].start;
+  return b;
+}
+
+inline void prefetch(const float* row, int64_t width) {
+  for (int64_t c = 0; c < std::min<int64_t>(width, 64); c += 16) __builtin_prefetch(row + c);
+}
+
+std::vector<Padded> pack_projections(const Layer& layer) {
+  std::vector<Padded> packed(layer.num_blocks);
+  for (int64_t b = 0; b < layer.num_blocks; ++b) {
+    const Block& block = layer.blocks[b];
+    if (block.projection) packed[b].copy(block.projection, block.width, layer.base_dim);
+  }
+  return packed;
+}
+
+// What one feature of a tile reads: a row of a table for each sample, or none.
+struct TileRows {
+  int64_t block[kTile];
+  const float* row[kTile];
+};
+
+// Returns false and says where if an id is out of range.
+bool resolve(const Layer& layer, const Ids& ids, int64_t f, int64_t first, int64_t count, TileRows* tile,
+             int64_t* bad) {
+  for (int64_t s = 0; s < count; ++s) {
+    const int64_t at = (first + s) * layer.num_features + f;
+    int64_t row = 0;
+    tile->block[s] = find(layer, layer.features[f], ids.value(at), &row);
+    if (tile->block[s] == kBad) {
+      *bad = at;
+      return false;
+    }
+    if (tile->block[s] >= 0) {
+      const Block& block = layer.blocks[tile->block[s]];
+      tile->row[s] = block.table + row * block.width;
+      prefetch(tile->row[s], block.width);
+    }
+  }
+  return true;
+}
+
+void write_tile(const Layer& layer, const std::vector<Padded>& packed, int64_t f, int64_t first, int64_t count,
+                const TileRows& tile, float* out) {
+  const Feature& feature = layer.features[f];
+  const int64_t base_dim = layer.base_dim;
+  const float* in[kTile];
+  float* to[kTile];
+  for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
+    const Block& block = layer.blocks[b];
+    int64_t found = 0;
+    for (int64_t s = 0; s < count; ++s) {
+      if (tile.block[s] != b) continue;
+      in[found] = tile.row[s];
+      to[found++] = out + ((first + s) * layer.num_features + f) * base_dim;
+    }
+    if (block.projection) {
+      multiply_rows(in, block.width, packed[b].data(), packed[b].stride, to, base_dim, found, false);
+    } else {
+      for (int64_t n = 0; n < found; ++n) std::memcpy(to[n], in[n], base_dim * sizeof(float));
+    }
+  }
+  if (layer.has_padding) {
+    for (int64_t s = 0; s < count; ++s) {
+      float* row = out + ((first + s) * layer.num_features + f) * base_dim;
+      if (tile.block[s] == kPadding) std::fill_n(row, base_dim, 0.0f);
+    }
+  }
+}
+
+// Adds up the bags of one feature of a tile. Returns false and says where if an id is out of range.
+bool sum_tile(const Layer& layer, const std::vector<Padded>& packed, const Ids& ids, int64_t f, int64_t first,
+              int64_t count, std::vector<float>* scratch, float* out, int64_t* bad) {
+  const Feature& feature = layer.features[f];
+  const int64_t base_dim = layer.base_dim;
+  for (int64_t s = 0; s < count; ++s) {
+    std::fill_n(out + ((first + s) * layer.num_features + f) * base_dim, base_dim, 0.0f);
+  }
+  const int64_t* offsets = ids.offsets + f * ids.batch + first;
+  for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
+    const Block& block = layer.blocks[b];
+    scratch->assign(count * block.width, 0.0f);
+    const float* in[kTile];
+    float* to[kTile];
+    int64_t found = 0;
+    for (int64_t s = 0; s < count; ++s) {
+      float* row_out = out + ((first + s) * layer.num_features + f) * base_dim;
+      float* sum = block.projection ? scratch->data() + s * block.width : row_out;
+      bool any = false;
+      for (int64_t v = offsets[s]; v < offsets[s + 1]; ++v) {
+        int64_t row = 0;
+        const int64_t at = find(layer, feature, ids.value(v), &row);
+        if (at == kBad) {
+          *bad = v;
+          return false;
+        }
+        if (at != b) continue;
+        const float weight = ids.weights ? ids.weights[v] : 1.0f;
+        const float* from = block.table + row * block.width;
+        for (int64_t k = 0; k < block.width; ++k) sum[k] += weight * from[k];
+        any = true;
+      }
+      if (any && block.projection) {
+        in[found] = sum;
+        to[found++] = row_out;
+      }
+    }
+    if (found) {
+      multiply_rows(in, block.width, packed[b].data(), packed[b].stride, to, base_dim, found, true);
+    }
+  }
+  return true;
+}
+
+}  // namespace mixdim

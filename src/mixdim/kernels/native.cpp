@@ -1,0 +1,186 @@
+// The fast path of the layer, the optimizer and the interactions, for float32 on a CPU.
+//
+// Knows nothing about PyTorch: plain pointers in, plain pointers out, called through ctypes. What each
+// function computes is specified by the plain PyTorch path (lookup.py, optim.py, interaction.py).
+//
+// Results never depend on the number of threads: a sum is always taken by one thread, in one order.
+// Letters: B samples, F features, D = base_dim, a block has width d. A "padded" row is rounded up to a
+// whole number of vectors and filled with zeros.
+
+#include <utility>
+
+#include "amsgrad.h"
+#include "gradient.h"
+#include "interaction.h"
+#include "lookup.h"
+#include "scores.h"
+
+using namespace mixdim;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Looks up single ids or sums bags into out (B, F, D). Returns -1, or the position of an id out of range.
+EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int64_t threads) {
+  const std::vector<Padded> packed = pack_projections(*layer);
+  const int64_t tiles = (ids->batch + kTile - 1) / kTile;
+  int64_t first_bad = INT64_MAX;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> scratch;
+    int64_t bad = INT64_MAX;
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t first = t * kTile, count = std::min(kTile, ids->batch - first);
+      if (ids->offsets) {
+        for (int64_t f = 0; f < layer->num_features; ++f) {
+          int64_t at = 0;
+          if (!sum_tile(*layer, packed, *ids, f, first, count, &scratch, out, &at)) bad = std::min(bad, at);
+        }
+        continue;
+      }
+      TileRows rows[2];  // of this feature, and of the next one, on its way from memory
+      int64_t at = 0;
+      bool good = resolve(*layer, *ids, 0, first, count, &rows[0], &at);
+      for (int64_t f = 0; good && f < layer->num_features; ++f) {
+        if (f + 1 < layer->num_features) good = resolve(*layer, *ids, f + 1, first, count, &rows[(f + 1) % 2], &at);
+        write_tile(*layer, packed, f, first, count, rows[f % 2], out);
+      }
+      if (!good) bad = std::min(bad, at);
+    }
+#pragma omp critical
+    first_bad = std::min(first_bad, bad);
+  }
+  return first_bad == INT64_MAX ? -1 : first_bad;
+}
+
+// Sorts the values of every block by row. rows, values: one entry for each value; runs: one for each block.
+EXPORT void mixdim_sort(const Layer* layer, const Ids* ids, uint32_t* rows, uint32_t* values, Run* runs,
+                        int64_t threads) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (int64_t f = 0; f < layer->num_features; ++f) sort_feature(*layer, *ids, f, rows, values, runs);
+}
+
+// From the gradient of the output (B, F, D) to those of the touched rows and of the projections.
+EXPORT void mixdim_backward(const Layer* layer, const Ids* ids, const Run* runs, const uint32_t* rows,
+                            const uint32_t* values, const uint32_t* samples, const float* gradient,
+                            const BlockGradient* to, int64_t threads) {
+  // The costly blocks first, so that no thread is left with one at the end.
+  std::vector<std::pair<int64_t, int64_t>> tasks;  // (cost, block)
+  std::vector<int64_t> feature_of(layer->num_blocks);
+  for (int64_t f = 0; f < layer->num_features; ++f) {
+    const Feature& feature = layer->features[f];
+    for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
+      feature_of[b] = f;
+      tasks.emplace_back(runs[b].count + 2 * runs[b].uniques * layer->blocks[b].width, b);
+    }
+  }
+  std::sort(tasks.begin(), tasks.end(), [](const auto& x, const auto& y) {
+    return x.first != y.first ? x.first > y.first : x.second < y.second;
+  });
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (size_t task = 0; task < tasks.size(); ++task) {
+    const int64_t b = tasks[task].second, f = feature_of[b];
+    backward_block(*layer, *ids, layer->features[f], f, b, runs[b], rows, values, samples, gradient, to[b]);
+  }
+}
+
+// Updates all parameters (rows is null), or the rows that `gradient` (count, width) belongs to.
+EXPORT void mixdim_amsgrad(const AMSGrad* settings, const int64_t* rows, const float* gradient, int64_t count,
+                           int64_t width, float* weight, float* mean, float* square, float* largest,
+                           int64_t threads) {
+  if (!rows) {
+    constexpr int64_t kChunk = 4096;
+    const int64_t total = count * width;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < total; i += kChunk) {
+      const int64_t length = std::min(kChunk, total - i);
+      amsgrad(*settings, gradient + i, length, weight + i, mean + i, square + i, largest + i);
+    }
+    return;
+  }
+  constexpr int64_t kAhead = 8;  // rows on their way from memory
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) {
+      const int64_t next = rows[i + kAhead] * width;
+      for (const float* array : {weight, mean, square, largest}) __builtin_prefetch(array + next, 1);
+    }
+    const int64_t at = rows[i] * width;
+    amsgrad(*settings, gradient + i * width, width, weight + at, mean + at, square + at, largest + at);
+  }
+}
+
+EXPORT void mixdim_interact(const Interaction* from, float* out, int64_t threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> scratch;
+#pragma omp for schedule(static)
+    for (int64_t s = 0; s < from->batch; ++s) interact(*from, s, out + s * from->columns(), &scratch);
+  }
+}
+
+EXPORT void mixdim_interact_back(const Interaction* from, const float* gradient, float* dense, float* vectors,
+                                 int64_t threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> scratch;
+#pragma omp for schedule(static)
+    for (int64_t s = 0; s < from->batch; ++s) {
+      interact_back(*from, s, gradient + s * from->columns(), dense, vectors, &scratch);
+    }
+  }
+}
+
+// out (B,) = the scores. Returns -1, or a sample with an id out of range.
+EXPORT int64_t mixdim_scores(const Side* users, const Side* items, const float* gram, int64_t columns, float* out,
+                             int64_t threads) {
+  const Grams grams(*users, *items, gram, columns);
+  const int64_t batch = users->ids->batch;
+  int64_t bad = -1;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> pulled(padded(users->layer->base_dim));
+#pragma omp for schedule(static)
+    for (int64_t s = 0; s < batch; ++s) {
+      int64_t i = 0, j = 0;
+      const float* user = users->row(s, &i);
+      const float* item = items->row(s, &j);
+      if (s + 8 < batch) {
+        int64_t ahead = 0;
+        __builtin_prefetch(users->row(s + 8, &ahead));
+        __builtin_prefetch(items->row(s + 8, &ahead));
+      }
+      out[s] = 0.0f;
+      if (i == kBad || j == kBad) {
+#pragma omp critical
+        bad = std::max(bad, s);
+      }
+      if (!user || !item) continue;
+      const int64_t width = items->layer->blocks[j].width;
+      through(grams.straight[i * grams.items + j], user, users->layer->blocks[i].width, width, pulled.data());
+      out[s] = dot(pulled.data(), item, width);
+    }
+  }
+  return bad;
+}
+
+// From the gradient of the scores (B,) to those of both sides' rows and of the gram matrix.
+EXPORT void mixdim_scores_back(const Side* users, const Side* items, const float* gram, int64_t columns,
+                               const Run* user_runs, const uint32_t* user_rows, const uint32_t* user_samples,
+                               const BlockGradient* user_to, const Run* item_runs, const uint32_t* item_rows,
+                               const uint32_t* item_samples, const BlockGradient* item_to, const float* gradient,
+                               float* gram_gradient, int64_t threads) {
+  const Grams grams(*users, *items, gram, columns);
+  const int64_t num_users = users->layer->num_blocks, num_items = items->layer->num_blocks;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (int64_t task = 0; task < num_users + num_items; ++task) {
+    if (task < num_users) {
+      scores_back(*users, *items, grams.transposed, true, task, user_runs[task], user_rows, user_samples, gradient,
+                  user_to[task], gram_gradient, columns);
+    } else {
+      const int64_t b = task - num_users;
+      scores_back(*items, *users, grams.straight, false, b, item_runs[b], item_rows, item_samples, gradient,
+                  item_to[b], nullptr, columns);
+    }
+  }
+}

@@ -1,0 +1,74 @@
+"""Dot products of two tables, with their gradients. Eager code only: a graph takes the plain path."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixdim.ids import check_ids
+from mixdim.kernels.library import call
+from mixdim.kernels.lookup import Coalesced, LayerArguments, LayerStructs, table_gradient
+
+
+class Side(NamedTuple):
+    """The ids (B,) of one side of the product, and the layer of one feature that they belong to."""
+
+    ids: Tensor
+    layer: LayerArguments
+
+
+class _SideStructs(LayerStructs):
+    """One side for the kernels, with the place of each block among the rows of the gram matrix."""
+
+    def __init__(self, side: Side) -> None:
+        super().__init__(side.ids[:, None], None, None, side.layer)
+        widths = self.widths[self.blocks[:, 3]]
+        self.starts = np.cumsum(widths) - widths
+        self.struct = np.array([a.ctypes.data for a in (self.layer, self.ids, self.starts)])
+
+
+class _DotScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, users: Side, items: Side, gram: Tensor, *tables: Tensor) -> Tensor:
+        sides = [_SideStructs(side) for side in (users, items)]
+        gram = gram.contiguous()
+        out = torch.empty(len(users.ids))
+        if call("mixdim_scores", *(side.struct for side in sides), gram, gram.shape[1], out) >= 0:
+            for ids, layer in (users, items):
+                check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names)
+        ctx.sides = (users, items)
+        ctx.save_for_backward(gram, *tables)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        gram = ctx.saved_tensors[0]
+        users, items = (_SideStructs(side) for side in ctx.sides)
+        coalesced = [Coalesced(side) for side in (users, items)]
+        gram_gradient = torch.zeros_like(gram)
+        sorted_sides = [(c.runs, c.rows, c.values, c.structs) for c in coalesced]
+        call(
+            "mixdim_scores_back",
+            users.struct,
+            items.struct,
+            gram,
+            gram.shape[1],
+            *sorted_sides[0],
+            *sorted_sides[1],
+            gradients[0].contiguous(),
+            gram_gradient,
+        )
+        table_gradients = [
+            table_gradient(table, rows, values, sparse=side.layer.sparse)
+            for side, touched in zip(ctx.sides, coalesced, strict=True)
+            for table, (rows, values) in zip(side.layer.tables, touched.gradients, strict=True)
+        ]
+        return (None, None, gram_gradient, *table_gradients)
+
+
+def dot_scores(users: Side, items: Side, gram: Tensor) -> Tensor:
+    """Return u G v^T for each user and item, G being the part of `gram` for their blocks: -> (B,)."""
+    return _DotScores.apply(users, items, gram, *users.layer.tables, *items.layer.tables)

@@ -1,0 +1,202 @@
+"""AMSGrad for tables whose gradient names a few rows. Knows nothing about layers or losses.
+
+In plain PyTorch: `update_dense` and `update_rows` are the specification of every faster path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from mixdim import kernels
+from mixdim.arguments import real_number
+from mixdim.kernels.optimizer import amsgrad as kernel_amsgrad
+from mixdim.kernels.optimizer import takes as kernel_takes
+
+# How many numbers of a parameter are in hand at once, so that no update allocates a table's size.
+PIECE = 2**18
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+
+@torch.no_grad()
+def update_dense(
+    weight: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor,
+    *,
+    step: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> None:
+    """Take one AMSGrad step in place, all tensors of one shape; `step` counts from 1.
+
+    exp_avg = beta1 * exp_avg + (1 - beta1) * gradient
+    exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * gradient ** 2
+    max_exp_avg_sq = max(max_exp_avg_sq, exp_avg_sq)
+    denom = sqrt(max_exp_avg_sq) / sqrt(1 - beta2 ** step) + eps
+    weight -= lr / (1 - beta1 ** step) * exp_avg / denom
+    """
+    beta1, beta2 = betas
+    step_size, correction = lr / (1 - beta1**step), math.sqrt(1 - beta2**step)
+    for w, g, m, v, most in _pieces(weight, gradient, exp_avg, exp_avg_sq, max_exp_avg_sq):
+        m.lerp_(g, 1 - beta1)
+        v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        torch.maximum(most, v, out=most)
+        w.addcdiv_(m, most.sqrt().div_(correction).add_(eps), value=-step_size)
+
+
+@torch.no_grad()
+def update_rows(
+    weight: Tensor,
+    rows: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor,
+    *,
+    step: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> None:
+    """Take the step of `update_dense` in some rows of a table, and touch no other.
+
+    `rows` (nnz,) has no row twice; `gradient` (nnz, width) belongs to them.
+    """
+    tables = (weight, exp_avg, exp_avg_sq, max_exp_avg_sq)
+    for here, g in _pieces(rows, gradient):
+        w, *moments = pieces = [table.index_select(0, here) for table in tables]
+        update_dense(w, g, *moments, step=step, lr=lr, betas=betas, eps=eps)
+        for table, piece in zip(tables, pieces, strict=True):
+            table.index_copy_(0, here, piece)
+
+
+class SparseAMSGrad(torch.optim.Optimizer):
+    """AMSGrad (Reddi et al. 2018) for row-sparse and dense gradients, side by side in one optimizer.
+
+    A table with a row-sparse gradient, as `sparse=True` layers give, has only the rows of that
+    gradient read and written: the others keep their weights and their moments, as with
+    `torch.optim.SparseAdam`. The bias is corrected by the steps of the whole parameter, not of the
+    row. So when every step touches every row, and always for dense gradients, this is
+    `torch.optim.Adam(amsgrad=True)` to float rounding. A parameter may change from one kind of
+    gradient to the other.
+
+    A gradient that is not finite raises FloatingPointError before anything has changed. The error
+    names the parameter, if the optimizer was given `named_parameters()`, and the row, by
+    `parameter.describe_row(row)` if there is such an attribute.
+
+    >>> table = torch.nn.Embedding(1000, 4, sparse=True)
+    >>> optimizer = SparseAMSGrad(table.named_parameters(), lr=0.1)
+    >>> before = table.weight.detach().clone()
+    >>> table(torch.tensor([3, 7, 3])).sum().backward()
+    >>> optimizer.step()
+    >>> (table.weight != before).any(dim=1).nonzero().flatten().tolist()
+    [3, 7]
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, with `lr`, `betas` and `eps` of their own where given."""
+        super().add_param_group(param_group)
+        try:
+            _check_group(self.param_groups[-1], len(self.param_groups) - 1)
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient; return what `closure`, if given, returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        # All gradients are checked before the first update, so that an error leaves all as it was.
+        gradients = [
+            (group, parameter, *_read(parameter.grad, parameter, _name(group, number, place)))
+            for number, group in enumerate(self.param_groups)
+            for place, parameter in enumerate(group["params"])
+            if parameter.grad is not None
+        ]
+        for group, parameter, rows, values in gradients:
+            state = self.state[parameter]
+            if not state:
+                state.update(step=0, **{key: torch.zeros_like(parameter) for key in MOMENTS})
+            state["step"] = int(state["step"]) + 1
+            moments = tuple(state[key] for key in MOMENTS)
+            options = {"step": state["step"]} | {key: group[key] for key in ("lr", "betas", "eps")}
+            if kernels.available() and kernel_takes(parameter, values, *moments):
+                kernel_amsgrad(parameter, rows, values, moments, **options)
+            elif rows is None:
+                update_dense(parameter, values, *moments, **options)
+            else:
+                update_rows(parameter, rows, values, *moments, **options)
+        return loss
+
+
+def _read(gradient: Tensor, parameter: Tensor, name: str) -> tuple[Tensor | None, Tensor]:
+    """The rows of a gradient, each once, or None if it is dense, and its numbers, all finite."""
+    rows = None
+    if gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1:
+        gradient = gradient if gradient.is_coalesced() else gradient.coalesce()
+        rows, gradient = gradient.indices()[0], gradient.values()
+    elif gradient.layout is not torch.strided:
+        dims = f" with sparse_dim {gradient.sparse_dim()}" if gradient.is_sparse else ""
+        wanted = "dense or torch.sparse_coo with sparse_dim 1"
+        raise ValueError(f"gradient of {name} must be {wanted}, got {gradient.layout}{dims}")
+    # The least and the most are finite only if all are, and need no mask of the gradient's size.
+    if gradient.numel() and not all(map(math.isfinite, gradient.aminmax())):
+        first = (~gradient.isfinite()).nonzero()[0].tolist()  # (row, column), or () of a scalar
+        row = next(iter(first), 0) if rows is None else int(rows[first[0]])
+        described = getattr(parameter, "describe_row", "row {}".format)(row)
+        raise FloatingPointError(f"gradient of {name} is not finite at {described}")
+    return rows, gradient
+
+
+def _name(group: dict[str, Any], number: int, place: int) -> str:
+    """What errors call a parameter: its name if it was given, otherwise its place and shape."""
+    if "param_names" in group:
+        return f"parameter {group['param_names'][place]!r}"
+    shape = tuple(group["params"][place].shape)
+    return f"parameter {place} of group {number} with shape {shape}"
+
+
+def _check_group(group: dict[str, Any], number: int) -> None:
+    """Hold the options of a group as floats within their bounds, and refuse parameters of odd kinds."""
+    group["betas"] = tuple(real_number(beta, "betas") for beta in group["betas"])
+    if len(group["betas"]) != 2 or not all(0 <= beta < 1 for beta in group["betas"]):
+        raise ValueError(f"betas must be two numbers in [0, 1), got {group['betas']}")
+    for option in ("lr", "eps"):
+        group[option] = real_number(group[option], option)
+        if group[option] < 0:
+            raise ValueError(f"{option} must be at least 0, got {group[option]}")
+    for place, parameter in enumerate(group["params"]):
+        if parameter.is_complex() or parameter.layout is not torch.strided:
+            raise TypeError(
+                f"{_name(group, number, place)} must be real and dense, "
+                f"got {parameter.dtype} and {parameter.layout}"
+            )
+
+
+def _pieces(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """Cut tensors of as many rows into the same pieces, of about PIECE numbers of the last one."""
+    if tensors[-1].dim() == 0:
+        return [tensors]
+    size = max(1, PIECE // max(1, math.prod(tensors[-1].shape[1:])))
+    return zip(*(torch.split(tensor, size) for tensor in tensors), strict=True)
