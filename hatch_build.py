@@ -60,8 +60,8 @@ class KernelBuildHook(BuildHookInterface):
         libraries = compile_kernels(self.compiled)
         if not libraries:
             self.app.display_warning(
-                "mixdim: no C++ compiler was found, so the fast kernels are left out; mixdim will run on "
-                "plain PyTorch. Install g++ and reinstall mixdim to have them."
+                "mixdim: no C++ compiler was found, so the fast kernels are left out: mixdim will run "
+                "on plain PyTorch. Install g++ and reinstall mixdim to have them."
             )
             return
         include = "force_include_editable" if version == "editable" else "force_include"

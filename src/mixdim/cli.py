@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import warnings
 from collections.abc import Iterator
@@ -9,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 
 import mixdim
+from mixdim import kernels
 from mixdim.experiments.demo import run_demo
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
@@ -113,6 +116,21 @@ def demo(
 ) -> None:
     """Plan the 26 features of Criteo Kaggle at several temperatures within one budget."""
     run_demo(out, echo=typer.echo)
+
+
+@app.command(epilog="Example: `mixdim doctor`, or `MIXDIM_KERNELS=off mixdim doctor`")
+def doctor() -> None:
+    """Say what this installation runs on, and whether the fast kernels are in use."""
+    facts = {
+        "mixdim": mixdim.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
+        "kernels": ("in use: " if kernels.available() else "not in use: ") + kernels.reason(),
+    }
+    width = max(len(name) for name in facts)
+    for name, fact in facts.items():
+        typer.echo(f"{name:{width}}  {fact}")
 
 
 @app.command()

@@ -72,8 +72,8 @@ def check_ids(
     feature = int(features.expand_as(ids)[first])
     rows = int(num_rows[feature])
     others = int(outside.sum()) - 1
+    name = names.split(SEPARATOR)[feature]
     raise IndexError(
-        f"id {int(ids[first])} of feature {names.split(SEPARATOR)[feature]!r} is out of range: the feature "
-        f"has {rows} rows, ids 0 to {rows - 1}"
-        + (f" ({others} more ids are out of range)" if others else "")
+        f"id {int(ids[first])} of feature {name!r} is out of range: the feature has {rows} rows, "
+        f"ids 0 to {rows - 1}" + (f" ({others} more ids are out of range)" if others else "")
     )

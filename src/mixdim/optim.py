@@ -154,8 +154,12 @@ def _read(gradient: Tensor, parameter: Tensor, name: str) -> tuple[Tensor | None
     """The rows of a gradient, each once, or None if it is dense, and its numbers, all finite."""
     rows = None
     if gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1:
-        gradient = gradient if gradient.is_coalesced() else gradient.coalesce()
-        rows, gradient = gradient.indices()[0], gradient.values()
+        rows, values = gradient._indices()[0], gradient._values()
+        # Autograd forgets that the kernels' gradients are coalesced; looking is cheaper than sorting.
+        if not gradient.is_coalesced() and not bool((rows[1:] > rows[:-1]).all()):
+            coalesced = gradient.coalesce()
+            rows, values = coalesced.indices()[0], coalesced.values()
+        gradient = values
     elif gradient.layout is not torch.strided:
         dims = f" with sparse_dim {gradient.sparse_dim()}" if gradient.is_sparse else ""
         wanted = "dense or torch.sparse_coo with sparse_dim 1"

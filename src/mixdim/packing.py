@@ -77,7 +77,7 @@ class Packing:
         """The blocks as the kernels read them: see `kernels.lookup.BLOCK_COLUMNS`."""
         numbers = {width: number for number, width in enumerate(self.table_rows)}
         starts: dict[int, int] = {}
-        layout = []
+        layout: list[tuple[int, ...]] = []
         for block in self.blocks:
             start = block.start - starts.setdefault(block.feature, block.start)
             place = (numbers[block.dim], block.first_row, block.slot)
@@ -86,7 +86,7 @@ class Packing:
 
     def feature_layout(self, order_starts: list[int]) -> list[tuple[int, ...]]:
         """The features as the kernels read them: see `kernels.lookup.FEATURE_COLUMNS`."""
-        layout = []
+        layout: list[tuple[int, ...]] = []
         for feature, order_start in enumerate(order_starts):
             numbers = [n for n, block in enumerate(self.blocks) if block.feature == feature]
             rows = sum(self.blocks[n].size for n in numbers)

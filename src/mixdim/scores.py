@@ -16,8 +16,8 @@ def dot_scores(
 ) -> Tensor:
     """Return the dot product of the vectors of each user and item: (B,), (B,) -> (B,).
 
-    It equals `(users(user_ids) * items(item_ids)).sum(-1)`. The fast path never makes these vectors: with
-    the projections P and Q of their blocks it is u P (v Q)^T = u (P Q^T) v^T, and P Q^T is small.
+    It equals `(users(user_ids) * items(item_ids)).sum(-1)`. The fast path never makes these vectors:
+    with the projections P and Q of their blocks it is u P (v Q)^T = u (P Q^T) v^T, and P Q^T is small.
 
     >>> import mixdim
     >>> plan = mixdim.plan({"user": 100, "item": 80}, temperature=0.3, base_dim=8)

@@ -24,24 +24,30 @@ class Loaded(NamedTuple):
 
 
 def switched_off() -> bool:
-    """Whether the environment forces the plain PyTorch path."""
+    """Whether the environment forces the plain PyTorch path: MIXDIM_KERNELS=off."""
     return os.environ.get(SWITCH, "on").strip().lower() in ("off", "0", "no", "false")
 
 
 def _load() -> Loaded:
     """Load the best build for this processor."""
+    own_build = os.environ.get(SWITCH, "")
+    if "/" in own_build:  # a library compiled by hand, such as one with a sanitizer
+        return _open("own", own_build)
     level = torch.backends.cpu.get_cpu_capability()
     for name, needed in LEVELS.items():
         spec = importlib.util.find_spec(f"_mixdim_{name}")
         if spec is None or spec.origin is None or (needed is not None and level not in needed):
             continue
-        try:
-            _share_openmp()
-            library = ctypes.CDLL(spec.origin)
-        except OSError as error:
-            return Loaded(None, f"the {name} build does not load: {error}")
-        return Loaded(library, f"the {name} build, {spec.origin}")
+        return _open(name, spec.origin)
     return Loaded(None, "mixdim was installed without a C++ compiler; install g++, then mixdim again")
+
+
+def _open(name: str, path: str) -> Loaded:
+    try:
+        _share_openmp()
+        return Loaded(ctypes.CDLL(path), f"the {name} build, {path}")
+    except OSError as error:
+        return Loaded(None, f"the {name} build does not load: {error}")
 
 
 def _share_openmp() -> None:

@@ -76,6 +76,7 @@ class LayerStructs:
                 padding_id is not None,
             ]
         )
+        self.num_values = ids.numel()
         self.kept = [t if t is None else t.contiguous() for t in (ids, offsets, row_weights)]
         addresses = [0 if t is None else t.data_ptr() for t in self.kept]
         self.ids = np.array(
@@ -87,7 +88,7 @@ class Coalesced:
     """The ids of a lookup sorted by row, block by block, and room for the gradients of their rows."""
 
     def __init__(self, arguments: LayerStructs) -> None:
-        num_values = arguments.kept[0].numel()
+        num_values = arguments.num_values
         self.rows = torch.empty(num_values, dtype=torch.int32)
         self.values = torch.empty(num_values, dtype=torch.int32)
         self.runs = np.zeros((len(arguments.blocks), 3), dtype=np.int64)  # first, count, uniques
@@ -128,23 +129,19 @@ def lookup(
     sparse: bool,
     names: str,
 ) -> Tensor:
-    """Look up single ids (B, F), or sum bags of V ids with feature-major offsets: -> (B, F, base_dim)."""
+    """Look up single ids (B, F), or sum bags of V ids, feature-major: -> (B, F, base_dim)."""
     layer = LayerArguments(
         tables, projections, rank_of_id, blocks, features, base_dim, padding_id, sparse, names
     )
     arguments = LayerStructs(ids, offsets, row_weights, layer)
     out = torch.empty(arguments.batch, len(features), base_dim)
     if call("mixdim_lookup", arguments.layer, arguments.ids, out) >= 0:
-        of = (
-            torch.arange(len(features))
-            if offsets is None
-            else _features_of_values(offsets, len(features))
-        )
+        of = torch.arange(len(features)) if offsets is None else _features_of(offsets, len(features))
         check_ids(ids, features[:, 0], padding_id, names, features=of)
     return out
 
 
-def _features_of_values(offsets: Tensor, num_features: int) -> Tensor:
+def _features_of(offsets: Tensor, num_features: int) -> Tensor:
     batch = (len(offsets) - 1) // num_features
     return torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff()) // max(batch, 1)
 
@@ -185,7 +182,7 @@ def lookup_backward(
 ) -> list[Tensor]:
     """Return, for each table, its touched rows, ascending, and their gradients; then the projections'.
 
-    The list is [rows of table 0, values of table 0, rows of table 1, ..., gradient of projection 0, ...].
+    The list is [rows of table 0, values of table 0, rows of table 1, ..., projection 0, ...].
     """
     layer = LayerArguments(
         tables, projections, rank_of_id, blocks, features, base_dim, padding_id, True, ""
@@ -202,7 +199,7 @@ def lookup_backward(
         size = projection[0].numel()
         structs[mine, 2] = projection_gradient.data_ptr() + 4 * size * slot[mine]
         results.append(projection_gradient)
-    samples = None if offsets is None else _samples_of_values(offsets, len(features))
+    samples = None if offsets is None else _samples_of(offsets, len(features))
     contiguous = gradient.contiguous()
     call(
         "mixdim_backward",
@@ -218,7 +215,7 @@ def lookup_backward(
     return results
 
 
-def _samples_of_values(offsets: Tensor, num_features: int) -> Tensor:
+def _samples_of(offsets: Tensor, num_features: int) -> Tensor:
     batch = max((len(offsets) - 1) // num_features, 1)
     bags = torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff())
     return (bags % batch).to(torch.int32)

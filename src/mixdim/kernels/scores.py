@@ -71,4 +71,5 @@ class _DotScores(torch.autograd.Function):
 
 def dot_scores(users: Side, items: Side, gram: Tensor) -> Tensor:
     """Return u G v^T for each user and item, G being the part of `gram` for their blocks: -> (B,)."""
-    return _DotScores.apply(users, items, gram, *users.layer.tables, *items.layer.tables)
+    tables = (*users.layer.tables, *items.layer.tables)
+    return _DotScores.apply(users, items, gram, *tables)  # type: ignore[no-untyped-call]

@@ -1,0 +1,57 @@
+"""Run the same code on the kernels and on plain PyTorch."""
+
+import os
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def plain_path():
+    """Plain PyTorch instead of the kernels."""
+    before = os.environ.get("MIXDIM_KERNELS")
+    os.environ["MIXDIM_KERNELS"] = "off"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["MIXDIM_KERNELS"]
+        else:
+            os.environ["MIXDIM_KERNELS"] = before
+
+
+@contextmanager
+def threads(count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def gradients_of(function, parameters, pull):
+    """The value of a function, and the gradients of its product with `pull`, zeros for none."""
+    value = function()
+    for parameter in parameters:
+        parameter.grad = None
+    if value.requires_grad:
+        (value * pull[: value.numel()].view_as(value)).sum().backward()
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    return value.detach(), gradients
+
+
+def assert_same_results(function, parameters, pull, **tolerance):
+    """The kernels give what the plain path gives, and the same bits with 1 and 2 threads."""
+    results = []
+    for count in (1, 2):
+        with threads(count):
+            results.append(gradients_of(function, parameters, pull))
+    with plain_path():
+        expected_value, expected = gradients_of(function, parameters, pull)
+    (value, gradients), (again, gradients_again) = results
+    assert torch.equal(value, again)
+    torch.testing.assert_close(value, expected_value, **tolerance)
+    for mine, other, theirs in zip(gradients, gradients_again, expected, strict=True):
+        assert torch.equal(mine.to_dense(), other.to_dense())
+        torch.testing.assert_close(mine.to_dense(), theirs.to_dense(), **tolerance)

@@ -1,0 +1,162 @@
+import pytest
+import torch
+from both_paths import assert_same_results, plain_path, threads
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mixdim
+from mixdim.kernels.lookup import lookup
+from strategies import feature_arguments, quiet_plan, random_bags, random_ids
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@st.composite
+def layers(draw):
+    """Layers of widths 1 to 64, odd ones too, with bands, orders and padding."""
+    plan = quiet_plan(
+        **draw(feature_arguments(most_features=5, most_rows=80)),
+        temperature=draw(st.sampled_from([0.0, 0.1, 0.3, 0.6, 1.0])),
+        base_dim=draw(st.one_of(st.integers(1, 20), st.sampled_from([24, 31, 33, 64, 70]))),
+        rounding=draw(st.sampled_from(["integer", "power_of_two"])),
+    )
+    return mixdim.FeatureEmbeddings(
+        plan,
+        sparse=draw(st.booleans()),
+        order=plan.orders if draw(st.booleans()) else None,
+        padding_id=draw(st.sampled_from([None, -1, 0])),
+        generator=torch.Generator().manual_seed(draw(st.integers(0, 1000))),
+    )
+
+
+def pull_for(layer, batch, generator):
+    return torch.randn(batch * layer.plan.num_features * layer.base_dim, generator=generator)
+
+
+@settings(max_examples=150, deadline=None)
+@given(layers(), st.sampled_from([0, 1, 2, 47, 48, 49, 130]), st.integers(0, 1000), st.booleans())
+def test_single_ids_give_the_same_as_plain_pytorch(layer, batch, seed, wide_ids):
+    generator = torch.Generator().manual_seed(seed)
+    ids = random_ids(layer.plan, batch, generator, torch.int64 if wide_ids else torch.int32)
+    if layer.padding_id is not None:
+        ids[torch.rand(ids.shape, generator=generator) < 0.2] = layer.padding_id
+    pull = pull_for(layer, batch, generator)
+    assert_same_results(lambda: layer(ids), list(layer.parameters()), pull, **CLOSE)
+
+
+@settings(max_examples=150, deadline=None)
+@given(layers(), st.sampled_from([0, 1, 2, 49, 60]), st.integers(0, 1000), st.booleans(), st.booleans())
+def test_bags_give_the_same_as_plain_pytorch(layer, batch, seed, weighted, mean):
+    layer.pooling = "mean" if mean and not weighted else "sum"
+    generator = torch.Generator().manual_seed(seed)
+    values, offsets, _ = random_bags(layer.plan, batch, generator)
+    if layer.padding_id is not None:
+        values[torch.rand(values.shape, generator=generator) < 0.2] = layer.padding_id
+    weights = torch.randn(len(values), generator=generator) if weighted else None
+    pull = pull_for(layer, batch, generator)
+    parameters = list(layer.parameters())
+    assert_same_results(lambda: layer.bags(values, offsets, weights), parameters, pull, **CLOSE)
+
+
+def small_layer(**options):
+    counts = {"item": [1, 40, 3, 20, 2, 2, 1, 0, 10, 1]}
+    plan = mixdim.plan(
+        {"day": 3, "item": 10, "user": 90},
+        counts=counts,
+        bands={"item": 4},
+        temperature=0.4,
+        base_dim=16,
+    )
+    return mixdim.FeatureEmbeddings(plan, **options)
+
+
+def test_gradients_come_coalesced_each_touched_row_once_ascending():
+    layer = small_layer(sparse=True)
+    ids = random_ids(layer.plan, 500, torch.Generator().manual_seed(0))
+    layer(ids).sum().backward()
+    for name, parameter in layer.named_parameters():
+        if name.startswith("table"):
+            assert (parameter.grad._indices()[0].diff() > 0).all()
+    touched = sum(p.grad._nnz() for n, p in layer.named_parameters() if n.startswith("table"))
+    assert touched == sum(len(column.unique()) for column in ids.t())
+
+
+@pytest.mark.parametrize("bad", [-1, 10, 2**31, 2**40, -(2**40)])
+def test_a_bad_id_raises_the_same_error_on_both_paths(bad):
+    layer = small_layer()
+    ids = torch.zeros(100, 3, dtype=torch.int64)
+    ids[70, 1] = ids[80, 1] = bad
+    values, offsets = torch.tensor([0, 1, bad, 5]), torch.tensor([0, 1, 3, 4])
+    for call in (lambda: layer(ids), lambda: layer.bags(values, offsets)):
+        with pytest.raises(IndexError) as by_kernel:
+            call()
+        with plain_path(), pytest.raises(IndexError) as by_pytorch:
+            call()
+        assert str(by_kernel.value) == str(by_pytorch.value)
+        assert f"id {bad} of feature 'item'" in str(by_kernel.value)
+
+
+def test_weights_that_want_a_gradient_take_the_plain_path():
+    layer = small_layer()
+    values, offsets = torch.tensor([0, 1, 2, 5]), torch.tensor([0, 1, 3, 4])
+    weights = torch.rand(4, requires_grad=True)
+    layer.bags(values, offsets, weights).sum().backward()
+    assert (weights.grad != 0).all()
+
+
+def test_other_types_take_the_plain_path():
+    layer = small_layer(dtype=torch.float64)
+    ids = torch.zeros(2, 3, dtype=torch.int64)
+    assert not layer.takes_kernels(ids)
+    assert layer(ids).dtype == torch.float64
+    assert small_layer().takes_kernels(ids)
+    assert not small_layer().takes_kernels(ids.to(torch.int16))
+    assert small_layer()(ids.to(torch.uint8)).shape == (2, 3, 16)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bags", [False, True])
+def test_the_operator_keeps_the_rules_of_pytorch(sparse, bags):
+    layer = small_layer(sparse=sparse, padding_id=-1)
+    if bags:
+        ids, offsets, _ = random_bags(layer.plan, 4, torch.Generator().manual_seed(0))
+        weights = torch.rand(len(ids))
+    else:
+        ids, offsets, weights = random_ids(layer.plan, 4, torch.Generator().manual_seed(0)), None, None
+    checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    # A gradient whose length depends on the ids cannot be traced as a sparse tensor.
+    checks += [] if sparse else ["test_aot_dispatch_dynamic"]
+    arguments = (ids, offsets, weights, *layer.kernel_arguments())
+    torch.library.opcheck(lookup, arguments, test_utils=checks)
+
+
+def test_the_plain_path_has_the_gradients_of_finite_differences():
+    layer = small_layer(dtype=torch.float64)
+    ids = random_ids(layer.plan, 3, torch.Generator().manual_seed(0))
+    names = [name for name, _ in layer.named_parameters()]
+
+    def vectors(*parameters):
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (ids,))
+
+    assert torch.autograd.gradcheck(vectors, tuple(layer.parameters()))
+
+
+def test_a_training_run_has_the_same_bits_with_any_number_of_threads():
+    """200 steps of layer, interaction and optimizer."""
+
+    def train(count):
+        with threads(count):
+            generator = torch.Generator().manual_seed(0)
+            layer = small_layer(sparse=True, generator=generator)
+            optimizer = mixdim.SparseAMSGrad(layer.parameters(), lr=0.01)
+            dense = torch.rand(300, 16, generator=generator)
+            pull = torch.rand(300, 16 + 6, generator=generator)
+            for _ in range(200):
+                ids = random_ids(layer.plan, 300, generator)
+                optimizer.zero_grad()
+                mixdim.dot_interaction(dense, layer(ids)).backward(pull)
+                optimizer.step()
+            return [parameter.detach().clone() for parameter in layer.parameters()]
+
+    for one, two in zip(train(1), train(2), strict=True):
+        assert torch.equal(one, two)
