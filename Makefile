@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench sanitize clean
 
 demo: .venv/installed
 	$(BIN)/mixdim demo --out demo
@@ -22,6 +22,14 @@ format: .venv/installed
 bench: .venv/installed
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/layer.py
+
+# The kernels' tests with kernels that check every access (AddressSanitizer and UBSan; needs g++).
+sanitize: .venv/installed
+	$(BIN)/python hatch_build.py build/sanitize -O1 -g -fsanitize=address,undefined
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
+	MIXDIM_KERNELS=$(CURDIR)/build/sanitize/_mixdim_avx2.so \
+	$(BIN)/python -m pytest tests/kernels/test_lookup.py tests/test_interaction.py tests/test_scores.py tests/test_optim.py
 
 # torch comes first: asked for by another package, pip may take a build with gigabytes of CUDA.
 .venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard src/mixdim/kernels/*.h src/mixdim/kernels/*.cpp)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -73,3 +74,10 @@ class KernelBuildHook(BuildHookInterface):
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was compiled: it is in the wheel now."""
         shutil.rmtree(getattr(self, "compiled", ""), ignore_errors=True)
+
+
+if __name__ == "__main__":  # python hatch_build.py DIRECTORY [FLAG ...]: compile by hand
+    target = Path(sys.argv[1])
+    target.mkdir(parents=True, exist_ok=True)
+    for library in compile_kernels(target, sys.argv[2:]):
+        print(library)

@@ -467,6 +467,16 @@ class TestAsAModule:
         table = MixedDimEmbedding(banded_plan()["item"])
         assert (table.num_embeddings, table.embedding_dim) == (10, 16)
 
+    def test_a_gradient_that_is_not_finite_names_the_feature(self):
+        for layer in (lambda x: [x, copy.deepcopy(x)])(FeatureEmbeddings(banded_plan(), sparse=True)):
+            optimizer = mixdim.SparseAMSGrad(layer.parameters())
+            weight = layer.table_4.detach().clone()
+            vectors = layer(torch.tensor([[1, 5, 33], [0, 0, 0]]))
+            (vectors[0, 2] * float("nan")).sum().backward()
+            with pytest.raises(FloatingPointError, match="row 33 of feature 'user'"):
+                optimizer.step()
+            assert torch.equal(layer.table_4, weight)
+
     def test_sparse_gradients_train_with_sparse_adam(self):
         layer = FeatureEmbeddings(banded_plan(), sparse=True, generator=generator_of(0))
         tables = [p for name, p in layer.named_parameters() if name.startswith("table")]

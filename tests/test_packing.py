@@ -28,6 +28,18 @@ def test_slots_number_the_projections_of_a_width_with_whole_features_first(plan)
         )
 
 
+@given(plans())
+def test_a_row_of_a_table_knows_its_feature_and_rank(plan):
+    packing = pack(plan)
+    found = sorted(
+        packing.feature_row(width, row)
+        for width, rows in packing.table_rows.items()
+        for row in range(rows)
+    )
+    expected = [(f, rank) for f, feature in enumerate(plan.features) for rank in range(feature.rows)]
+    assert found == expected
+
+
 def test_whole_features_are_grouped_by_width_and_bands_by_feature():
     plan = mixdim.plan(
         {"a": 4, "b": 6, "c": 4},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
@@ -18,7 +19,7 @@ from mixdim.ids import SEPARATOR, checked_ids, ranks_of_ids, require_integers
 from mixdim.kernels.lookup import LayerArguments
 from mixdim.kernels.lookup import lookup as kernel_lookup
 from mixdim.lookup import Weights, lookup, lookup_each, lookup_sum
-from mixdim.packing import pack
+from mixdim.packing import Packing, pack
 from mixdim.plan import Plan, UnknownFeatureError
 
 Init = Literal["xavier", "he_fan_in", "he_fan_out"]
@@ -75,7 +76,9 @@ class MixedTables(nn.Module):
         self.sparse, self.pooling, self.init = sparse, pooling, init
         self.padding_id, self.check_ids = padding_id, check_ids
 
+        self._names = SEPARATOR.join(plan)
         self._packing = pack(plan)
+        self._fits_kernels = all(block.size < 2**31 for block in self._packing.blocks)
         for width, rows in self._packing.table_rows.items():
             table = torch.empty(rows, width, dtype=dtype, device=device)
             self.register_parameter(f"table_{width}", nn.Parameter(table))
@@ -83,7 +86,18 @@ class MixedTables(nn.Module):
             projection = torch.empty(slots, width, plan.base_dim, dtype=dtype, device=device)
             self.register_parameter(f"projection_{width}", nn.Parameter(projection))
         self._hold_order({} if order is None else order, device)
+        self._describe_rows()
         self.reset_parameters(generator)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._describe_rows()  # a copied parameter loses its attributes
+
+    def _describe_rows(self) -> None:
+        """Let an error about a row of a table name the feature: `mixdim.SparseAMSGrad` asks for it."""
+        for width in self._packing.table_rows:
+            describe = partial(_describe_row, self._packing, tuple(self.plan), width)
+            getattr(self, f"table_{width}").describe_row = describe
 
     @property
     def base_dim(self) -> int:
@@ -141,7 +155,7 @@ class MixedTables(nn.Module):
     def _lookup(self, ids: Tensor) -> Tensor:
         """Look up one id for each sample and feature: (B, F) -> (B, F, base_dim)."""
         if self.takes_kernels(ids):
-            return kernel_lookup(ids, None, None, *self.kernel_arguments())
+            return kernel_lookup(ids, None, None, self.kernel_arguments())
         return lookup(self._weights(), self._rows(ids, self._features).t())
 
     def _lookup_bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
@@ -157,7 +171,7 @@ class MixedTables(nn.Module):
             return reduce_bags(found, vectors, self.pooling)
         if self.takes_kernels(values, weights):
             row_weights = None if weights is None else weights.to(torch.float32)
-            summed = kernel_lookup(values, offsets.long(), row_weights, *self.kernel_arguments())
+            summed = kernel_lookup(values, offsets.long(), row_weights, self.kernel_arguments())
         else:
             summed = lookup_sum(self._weights(), self._bags_of_rows(bags))
         if self.pooling == "sum":
@@ -179,7 +193,7 @@ class MixedTables(nn.Module):
 
     def takes_kernels(self, ids: Tensor, row_weights: Tensor | None = None) -> bool:
         """Whether the kernels can look these ids up; if not, plain PyTorch does."""
-        if not kernels.available() or self._packing.largest_block >= 2**31:
+        if not kernels.available() or not self._fits_kernels:
             return False
         if self.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
             return False  # PyTorch cannot trace a sparse gradient whose length depends on the ids
@@ -187,10 +201,9 @@ class MixedTables(nn.Module):
             return False  # so that the graph has only operators of PyTorch
         return (
             ids.dtype in (torch.int32, torch.int64)
-            and ids.device.type == "cpu"
+            and ids.is_cpu
             and all(
-                p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous()
-                for p in self.parameters()
+                p.dtype is torch.float32 and p.is_cpu and p.is_contiguous() for p in self.parameters()
             )
             and (row_weights is None or not row_weights.requires_grad)
             and (self.rank_of_id is None or self.rank_of_id.dtype == torch.int32)
@@ -198,17 +211,18 @@ class MixedTables(nn.Module):
 
     def kernel_arguments(self) -> LayerArguments:
         """What the kernels are told about this layer."""
-        weights = self._weights()
         return LayerArguments(
-            tables=list(weights.tables.values()),
-            projections=[weights.projections[w] for w in weights.tables if w in weights.projections],
+            tables=[getattr(self, f"table_{width}") for width in self._packing.table_rows],
+            projections=[
+                getattr(self, f"projection_{width}") for width in self._packing.num_projections
+            ],
             rank_of_id=self.rank_of_id,
             blocks=self._block_layout,
             features=self._feature_layout,
             base_dim=self.base_dim,
             padding_id=self.padding_id,
             sparse=self.sparse,
-            names=SEPARATOR.join(self.plan),
+            names=self._names,
         )
 
     def projection_rows(self) -> Tensor:
@@ -227,8 +241,7 @@ class MixedTables(nn.Module):
     def _rows(self, ids: Tensor, features: Tensor) -> Tensor:
         """Turn ids into rows of the layer, -1 for padding; `features` broadcasts with `ids`."""
         if self.check_ids:
-            names = SEPARATOR.join(self.plan)
-            ids = checked_ids(ids, features, self._num_rows, self.padding_id, names)
+            ids = checked_ids(ids, features, self._num_rows, self.padding_id, self._names)
         else:
             ids = ids.to(torch.int64)
             if self.padding_id is not None:
@@ -379,6 +392,11 @@ class MixedDimEmbedding(MixedTables):
         Weights, empty bags and "concat" are as in `FeatureEmbeddings.bags`.
         """
         return self._lookup_bags(values, offsets, weights).squeeze(1)
+
+
+def _describe_row(packing: Packing, names: tuple[str, ...], width: int, table_row: int) -> str:
+    feature, rank = packing.feature_row(width, table_row)
+    return f"row {rank} of feature {names[feature]!r}"
 
 
 def _uniform_bound(init: Init, *, fan_in: int, fan_out: int) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from mixdim import kernels
 from mixdim.arguments import real_number
 from mixdim.kernels.optimizer import amsgrad as kernel_amsgrad
 from mixdim.kernels.optimizer import takes as kernel_takes
+from mixdim.kernels.optimizer import update_struct
 
 # How many numbers of a parameter are in hand at once, so that no update allocates a table's size.
 PIECE = 2**18
@@ -127,50 +129,94 @@ class SparseAMSGrad(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # All gradients are checked before the first update, so that an error leaves all as it was.
-        gradients = [
-            (group, parameter, *_read(parameter.grad, parameter, _name(group, number, place)))
+        updates = [
+            self._prepare(group, parameter, _name(group, number, place))
             for number, group in enumerate(self.param_groups)
             for place, parameter in enumerate(group["params"])
             if parameter.grad is not None
         ]
-        for group, parameter, rows, values in gradients:
-            state = self.state[parameter]
-            if not state:
-                state.update(step=0, **{key: torch.zeros_like(parameter) for key in MOMENTS})
-            state["step"] = int(state["step"]) + 1
-            moments = tuple(state[key] for key in MOMENTS)
-            options = {"step": state["step"]} | {key: group[key] for key in ("lr", "betas", "eps")}
-            if kernels.available() and kernel_takes(parameter, values, *moments):
-                kernel_amsgrad(parameter, rows, values, moments, **options)
-            elif rows is None:
-                update_dense(parameter, values, *moments, **options)
-            else:
-                update_rows(parameter, rows, values, *moments, **options)
+        fast = [
+            u
+            for u in updates
+            if kernels.available() and kernel_takes(u.parameter, u.gradient, *u.moments)
+        ]
+        slow = [update for update in updates if update not in fast]
+        # All gradients are checked before the first update, so that an error leaves all as it was.
+        for update in slow:
+            update.check()
+        if (
+            fast
+            and (wrong := kernel_amsgrad([update_struct(*u.tensors, **u.options) for u in fast])) >= 0
+        ):
+            fast[wrong].check()
+        for update in slow:
+            update.apply()
+        for update in updates:
+            update.state["step"] = update.options["step"]
+            self.state[update.parameter] = update.state
         return loss
 
+    def _prepare(self, group: dict[str, Any], parameter: Tensor, name: str) -> _Update:
+        """Put together what the next step of a parameter needs, without changing anything."""
+        state = self.state.get(parameter)
+        if not state:
+            state = {"step": 0, **{key: torch.zeros_like(parameter) for key in MOMENTS}}
+        options = {"step": int(state["step"]) + 1, **{key: group[key] for key in ("lr", "betas", "eps")}}
+        return _Update(name, parameter, *_read(parameter.grad, name), state, options)
 
-def _read(gradient: Tensor, parameter: Tensor, name: str) -> tuple[Tensor | None, Tensor]:
-    """The rows of a gradient, each once, or None if it is dense, and its numbers, all finite."""
-    rows = None
-    if gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1:
-        rows, values = gradient._indices()[0], gradient._values()
-        # Autograd forgets that the kernels' gradients are coalesced; looking is cheaper than sorting.
-        if not gradient.is_coalesced() and not bool((rows[1:] > rows[:-1]).all()):
-            coalesced = gradient.coalesce()
-            rows, values = coalesced.indices()[0], coalesced.values()
-        gradient = values
-    elif gradient.layout is not torch.strided:
+
+@dataclass(frozen=True, eq=False)
+class _Update:
+    """One parameter's next step."""
+
+    name: str
+    parameter: Tensor
+    rows: Tensor | None  # (nnz,) each once, or None for a dense gradient
+    gradient: Tensor
+    state: dict[str, Any]
+    options: dict[str, Any]
+
+    @property
+    def moments(self) -> tuple[Tensor, ...]:
+        return tuple(self.state[key] for key in MOMENTS)
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        return self.parameter, self.rows, self.gradient, self.moments
+
+    def check(self) -> None:
+        """Refuse a gradient that is not finite."""
+        # The least and the most are finite only if all are, and need no mask of the gradient's size.
+        if not self.gradient.numel() or all(map(math.isfinite, self.gradient.aminmax())):
+            return
+        first = (~self.gradient.isfinite()).nonzero()[0].tolist()  # (row, column), or () of a scalar
+        row = next(iter(first), 0) if self.rows is None else int(self.rows[first[0]])
+        described = getattr(self.parameter, "describe_row", "row {}".format)(row)
+        raise FloatingPointError(f"gradient of {self.name} is not finite at {described}")
+
+    def apply(self) -> None:
+        """Take the step in plain PyTorch."""
+        if self.rows is None:
+            update_dense(self.parameter, self.gradient, *self.moments, **self.options)
+        else:
+            update_rows(self.parameter, self.rows, self.gradient, *self.moments, **self.options)
+
+
+def _read(gradient: Tensor | None, name: str) -> tuple[Tensor | None, Tensor]:
+    """The rows of a gradient, each once, or None if it is dense, and its numbers."""
+    assert gradient is not None
+    if gradient.layout is torch.strided:
+        return None, gradient
+    if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != 1:
         dims = f" with sparse_dim {gradient.sparse_dim()}" if gradient.is_sparse else ""
         wanted = "dense or torch.sparse_coo with sparse_dim 1"
         raise ValueError(f"gradient of {name} must be {wanted}, got {gradient.layout}{dims}")
-    # The least and the most are finite only if all are, and need no mask of the gradient's size.
-    if gradient.numel() and not all(map(math.isfinite, gradient.aminmax())):
-        first = (~gradient.isfinite()).nonzero()[0].tolist()  # (row, column), or () of a scalar
-        row = next(iter(first), 0) if rows is None else int(rows[first[0]])
-        described = getattr(parameter, "describe_row", "row {}".format)(row)
-        raise FloatingPointError(f"gradient of {name} is not finite at {described}")
-    return rows, gradient
+    rows = gradient._indices()[0]
+    # Autograd forgets that the kernels' gradients are coalesced; looking is cheaper than sorting.
+    if gradient.is_coalesced() or bool((rows[1:] > rows[:-1]).all()):
+        return rows, gradient._values()
+    gradient = gradient.coalesce()
+    return gradient.indices()[0], gradient.values()
 
 
 def _name(group: dict[str, Any], number: int, place: int) -> str:

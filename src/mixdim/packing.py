@@ -47,30 +47,18 @@ class Packing:
 
     base_dim: int
     blocks: tuple[PackedBlock, ...]
+    table_rows: dict[int, int]  # rows of the table of each width, widest first
+    num_projections: dict[int, int]  # of each width that needs any: a block of full width does not
     whole: dict[int, tuple[PackedBlock, ...]]
     bands: dict[int, tuple[PackedBlock, ...]]
 
-    @property
-    def table_rows(self) -> dict[int, int]:
-        """Rows of the table of each width, widest first."""
-        rows = dict.fromkeys(sorted({block.dim for block in self.blocks}, reverse=True), 0)
+    def feature_row(self, width: int, table_row: int) -> tuple[int, int]:
+        """The feature that a row of the table of some width belongs to, and its rank there."""
         for block in self.blocks:
-            rows[block.dim] += block.size
-        return rows
-
-    @property
-    def num_projections(self) -> dict[int, int]:
-        """Projections of each width that needs any: a block of full width does not."""
-        slots: dict[int, int] = {}
-        for block in self.blocks:
-            if block.dim < self.base_dim:
-                slots[block.dim] = slots.get(block.dim, 0) + 1
-        return slots
-
-    @property
-    def largest_block(self) -> int:
-        """Rows of the largest block."""
-        return max(block.size for block in self.blocks)
+            if block.dim == width and block.first_row <= table_row < block.first_row + block.size:
+                first = min(other.start for other in self.blocks if other.feature == block.feature)
+                return block.feature, table_row - block.shift - first
+        raise IndexError(f"the table of width {width} has no row {table_row}")
 
     @property
     def block_layout(self) -> list[tuple[int, ...]]:
@@ -121,4 +109,7 @@ def pack(plan: Plan) -> Packing:
         group[key] = (*group.get(key, ()), packed)
     blocks = [block for group in (*whole.values(), *bands.values()) for block in group]
     blocks.sort(key=lambda block: block.start)
-    return Packing(plan.base_dim, tuple(blocks), whole, bands)
+    widths = sorted(next_row, reverse=True)
+    table_rows = {width: next_row[width] for width in widths}
+    num_projections = {width: next_slot[width] for width in widths if width < plan.base_dim}
+    return Packing(plan.base_dim, tuple(blocks), table_rows, num_projections, whole, bands)

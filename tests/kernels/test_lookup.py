@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixdim
-from mixdim.kernels.lookup import lookup
+from mixdim.kernels.lookup import lookup_operator
 from strategies import feature_arguments, quiet_plan, random_bags, random_ids
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -127,7 +127,7 @@ def test_the_operator_keeps_the_rules_of_pytorch(sparse, bags):
     # A gradient whose length depends on the ids cannot be traced as a sparse tensor.
     checks += [] if sparse else ["test_aot_dispatch_dynamic"]
     arguments = (ids, offsets, weights, *layer.kernel_arguments())
-    torch.library.opcheck(lookup, arguments, test_utils=checks)
+    torch.library.opcheck(lookup_operator, arguments, test_utils=checks)
 
 
 def test_the_plain_path_has_the_gradients_of_finite_differences():

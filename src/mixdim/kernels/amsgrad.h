@@ -2,23 +2,41 @@
 
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 
-#include "vectors.h"
+#include "gradient.h"
 
 namespace mixdim {
 
-struct AMSGrad {
-  double step_size, beta1, beta2, correction2_sqrt, eps;
+constexpr float kLargestFloat = FLT_MAX;
+constexpr int64_t kChunk = 4096;  // numbers of a dense parameter that are updated together
+
+// One parameter, laid out by optimizer.py: the rows that `gradient` (count, width) belongs to, or null for
+// all of it; the state of the parameter's shape; and the numbers of the step.
+struct Update {
+  const int64_t* rows;
+  const float* gradient;
+  int64_t count, width;
+  float *weight, *mean, *square, *largest;
+  double step_size, rest1, beta2, correction2_sqrt, eps;
 };
 
+inline void prefetch_row(const Update& update, int64_t at) {
+  for (const float* array : {update.weight, update.mean, update.square, update.largest}) {
+    __builtin_prefetch(array + at, 1);
+  }
+}
+
 // The same operations, in the same order, as torch.optim.Adam(amsgrad=True).
-inline void amsgrad(const AMSGrad& settings, const float* gradient, int64_t count, float* __restrict weight,
-                    float* __restrict mean, float* __restrict square, float* __restrict largest) {
-  const float step_size = settings.step_size, beta2 = settings.beta2, eps = settings.eps;
-  const float rest1 = 1.0 - settings.beta1, rest2 = 1.0 - settings.beta2;
-  const float correction2_sqrt = settings.correction2_sqrt;
-  for (int64_t i = 0; i < count; ++i) {
+inline void amsgrad(const Update& update, const float* gradient, int64_t length, int64_t at) {
+  float* __restrict weight = update.weight + at;
+  float* __restrict mean = update.mean + at;
+  float* __restrict square = update.square + at;
+  float* __restrict largest = update.largest + at;
+  const float step_size = update.step_size, rest1 = update.rest1, beta2 = update.beta2, eps = update.eps;
+  const float rest2 = 1.0 - update.beta2, correction2_sqrt = update.correction2_sqrt;
+  for (int64_t i = 0; i < length; ++i) {
     const float g = gradient[i];
     mean[i] += rest1 * (g - mean[i]);
     square[i] = beta2 * square[i] + rest2 * g * g;

@@ -81,6 +81,8 @@ void sort_feature(const Layer& layer, const Ids& ids, int64_t f, uint32_t* rows,
   }
 }
 
+constexpr int64_t kAhead = 12;  // values on their way from memory
+
 // Where a block's gradients go.
 struct BlockGradient {
   int64_t* rows;      // (uniques,) rows of the packed table
@@ -103,7 +105,7 @@ void project_back_narrow(const float* gradients, int64_t stride, const float* ma
   }
 }
 
-void backward_block(const Layer& layer, const Ids& ids, const Feature& feature, int64_t f, int64_t b, const Run& run,
+void backward_block(const Layer& layer, const Ids& ids, int64_t f, int64_t b, const Run& run,
                     const uint32_t* rows, const uint32_t* values, const uint32_t* samples, const float* gradient,
                     const BlockGradient& to) {
   const Block& block = layer.blocks[b];
@@ -118,10 +120,13 @@ void backward_block(const Layer& layer, const Ids& ids, const Feature& feature, 
       projection.copy_transposed(block.projection, width, base_dim);
     }
   }
+  const auto gradient_of = [&](uint32_t value) {
+    const int64_t sample = samples ? samples[begin + value] : value;
+    return gradient + (sample * layer.num_features + f) * base_dim;
+  };
   std::vector<float> projection_gradient(block.projection ? width * stride : 0, 0.0f);
   std::vector<float> sums(kRowsAtOnce * stride, 0.0f);
   const std::vector<float> nothing(width, 0.0f);
-  (void)feature;
 
   int64_t i = run.first;
   const int64_t end = run.first + run.count;
@@ -134,8 +139,11 @@ void backward_block(const Layer& layer, const Ids& ids, const Feature& feature, 
       const uint32_t row = rows[i];
       float* sum = &sums[n * stride];
       for (; i < end && rows[i] == row; ++i) {
-        const int64_t sample = samples ? samples[begin + values[i]] : values[i];
-        const float* from = gradient + (sample * layer.num_features + f) * base_dim;
+        if (i + kAhead < end) {
+          prefetch(gradient_of(values[i + kAhead]), base_dim);
+          prefetch(block.table + rows[i + kAhead] * width, width);
+        }
+        const float* from = gradient_of(values[i]);
         const float weight = ids.weights ? ids.weights[begin + values[i]] : 1.0f;
         int64_t c = 0;
         for (; c + kLanes <= base_dim; c += kLanes) store(sum + c, load(sum + c) + weight * load(from + c));

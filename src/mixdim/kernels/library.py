@@ -63,12 +63,15 @@ COMPILED = LOADED.library is not None
 def call(name: str, *arguments: int | np.ndarray | Tensor | None) -> int:
     """Call a kernel with integers and the addresses of arrays, then PyTorch's number of threads."""
     function = getattr(LOADED.library, name)
-    function.restype = ctypes.c_int64
-    values = (*arguments, torch.get_num_threads())
-    return int(function(*(ctypes.c_int64(_address(value)) for value in values)))
+    if function.argtypes is None:
+        function.restype = ctypes.c_int64
+        function.argtypes = [ctypes.c_int64] * (len(arguments) + 1)
+    return function(*map(_address, arguments), torch.get_num_threads())
 
 
 def _address(value: int | np.ndarray | Tensor | None) -> int:
     if isinstance(value, Tensor):
         return value.data_ptr()
-    return value.ctypes.data if isinstance(value, np.ndarray) else int(value or 0)
+    if isinstance(value, np.ndarray):
+        return value.__array_interface__["data"][0]
+    return value or 0

@@ -1,4 +1,4 @@
-"""The layer's lookup as operators of PyTorch, with gradients, for eager code and compiled graphs.
+"""The layer's lookup by the kernels, with its gradients, for eager code and for compiled graphs.
 
 Knows nothing about modules. Letters as in native.cpp: B samples, F features, V values of bags.
 """
@@ -34,36 +34,34 @@ class LayerArguments(NamedTuple):
 
 
 class LayerStructs:
-    """The structs that describe a layer and its ids to the kernels; keeps alive what they point to."""
+    """A layer and its ids as the kernels read them; keeps alive what the structs point to."""
 
     def __init__(
         self, ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, layer: LayerArguments
     ) -> None:
-        tables, projections, rank_of_id, blocks, features, base_dim, padding_id, _, _ = layer
-        self.blocks, self.features = blocks.numpy(), features.numpy()
-        self.widths = np.array([table.shape[1] for table in tables])
+        self.arguments = layer
+        self.blocks, self.features = layer.blocks.numpy(), layer.features.numpy()
+        self.widths = np.array([table.shape[1] for table in layer.tables])
         _, starts, ends, number, first_row, slot = self.blocks.T
-        table_at = np.array([table.data_ptr() for table in tables])
-        # A width of base_dim comes first in `tables` and has no projection.
-        lead = len(tables) - len(projections)
-        projection_at = np.array([0] * lead + [projection.data_ptr() for projection in projections])
+        table_at = np.array([table.data_ptr() for table in layer.tables])
+        # A table of full width comes first and has no projection.
+        self.lead = len(layer.tables) - len(layer.projections)
+        projection_at = np.array([0] * self.lead + [p.data_ptr() for p in layer.projections])
         width = self.widths[number]
-        narrow = number >= lead
-        self.block_structs = np.stack(
-            [
-                starts,
-                ends,
-                width,
-                table_at[number] + 4 * first_row * width,
-                np.where(narrow, projection_at[number] + 4 * slot * width * base_dim, 0),
-            ],
-            axis=1,
+        self.block_structs = np.empty((len(self.blocks), 5), np.int64)
+        self.block_structs[:, 0], self.block_structs[:, 1], self.block_structs[:, 2] = (
+            starts,
+            ends,
+            width,
         )
+        self.block_structs[:, 3] = table_at[number] + 4 * first_row * width
+        self.block_structs[:, 4] = projection_at[number] + 4 * slot * width * layer.base_dim
+        self.block_structs[number < self.lead, 4] = 0
+        self.feature_structs = self.features.copy()
         order = self.features[:, 3]
-        rank_at = 0 if rank_of_id is None else rank_of_id.data_ptr()
-        self.feature_structs = np.concatenate(
-            [self.features[:, :3], np.where(order >= 0, rank_at + 4 * order, 0)[:, None]], axis=1
-        )
+        rank_at = 0 if layer.rank_of_id is None else layer.rank_of_id.data_ptr()
+        self.feature_structs[:, 3] = np.where(order >= 0, rank_at + 4 * order, 0)
+        self.num_values = ids.numel()
         self.batch = len(ids) if offsets is None else (len(offsets) - 1) // len(self.features)
         self.layer = np.array(
             [
@@ -71,35 +69,30 @@ class LayerStructs:
                 self.block_structs.ctypes.data,
                 len(self.features),
                 len(self.blocks),
-                base_dim,
-                padding_id or 0,
-                padding_id is not None,
+                layer.base_dim,
+                layer.padding_id or 0,
+                layer.padding_id is not None,
             ]
         )
-        self.num_values = ids.numel()
         self.kept = [t if t is None else t.contiguous() for t in (ids, offsets, row_weights)]
-        addresses = [0 if t is None else t.data_ptr() for t in self.kept]
-        self.ids = np.array(
-            [addresses[0], ids.dtype == torch.int64, self.batch, addresses[1], addresses[2]]
-        )
+        at = [0 if t is None else t.data_ptr() for t in self.kept]
+        self.ids = np.array([at[0], ids.dtype == torch.int64, self.batch, at[1], at[2]])
 
 
 class Coalesced:
     """The ids of a lookup sorted by row, block by block, and room for the gradients of their rows."""
 
-    def __init__(self, arguments: LayerStructs) -> None:
-        num_values = arguments.num_values
-        self.rows = torch.empty(num_values, dtype=torch.int32)
-        self.values = torch.empty(num_values, dtype=torch.int32)
-        self.runs = np.zeros((len(arguments.blocks), 3), dtype=np.int64)  # first, count, uniques
-        call("mixdim_sort", arguments.layer, arguments.ids, self.rows, self.values, self.runs)
+    def __init__(self, structs: LayerStructs) -> None:
+        self.rows, self.values = torch.empty(2, structs.num_values, dtype=torch.int32)
+        self.runs = np.zeros((len(structs.blocks), 3), dtype=np.int64)  # first, count, uniques
+        call("mixdim_sort", structs.layer, structs.ids, self.rows, self.values, self.runs)
 
-        _, _, _, number, first_row, _ = arguments.blocks.T
+        _, _, _, number, first_row, _ = structs.blocks.T
         uniques = self.runs[:, 2]
-        self.structs = np.zeros((len(arguments.blocks), 4), dtype=np.int64)
+        self.structs = np.zeros((len(structs.blocks), 4), dtype=np.int64)
         self.structs[:, 3] = first_row
         self.gradients: list[tuple[Tensor, Tensor]] = []  # of each table: its rows, their values
-        for n, width in enumerate(arguments.widths.tolist()):
+        for n, width in enumerate(structs.widths.tolist()):
             mine = np.flatnonzero(number == n)
             mine = mine[np.argsort(first_row[mine])]
             ends = np.cumsum(uniques[mine])
@@ -109,13 +102,99 @@ class Coalesced:
             self.structs[mine, 1] = values.data_ptr() + values.itemsize * width * starts
             self.gradients.append((rows, values))
 
-    def results(self) -> list[Tensor]:
-        """Rows and values of each table, in turn."""
-        return [tensor for pair in self.gradients for tensor in pair]
+
+def _forward(structs: LayerStructs, offsets: Tensor | None) -> Tensor:
+    """Look up or sum, or raise an IndexError for an id out of range."""
+    layer = structs.arguments
+    num_features = len(structs.features)
+    out = torch.empty(structs.batch, num_features, layer.base_dim)
+    if call("mixdim_lookup", structs.layer, structs.ids, out) >= 0:
+        ids = structs.kept[0]
+        assert ids is not None
+        features = torch.arange(num_features)
+        if offsets is not None:
+            features = _bags_of(offsets) // max(structs.batch, 1)
+        check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names, features=features)
+    return out
+
+
+def _gradients(
+    structs: LayerStructs, gradient: Tensor, offsets: Tensor | None
+) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
+    """Of each table the touched rows, ascending, and their gradients; then those of projections."""
+    coalesced = Coalesced(structs)
+    _, _, _, number, _, slot = structs.blocks.T
+    projections = [torch.empty_like(projection) for projection in structs.arguments.projections]
+    for n, projection in enumerate(projections, start=structs.lead):
+        mine = np.flatnonzero(number == n)
+        coalesced.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * slot[mine]
+    samples = None if offsets is None else (_bags_of(offsets) % max(structs.batch, 1)).to(torch.int32)
+    call(
+        "mixdim_backward",
+        structs.layer,
+        structs.ids,
+        coalesced.runs,
+        coalesced.rows,
+        coalesced.values,
+        samples,
+        gradient.contiguous(),
+        coalesced.structs,
+    )
+    return coalesced.gradients, projections
+
+
+def _bags_of(offsets: Tensor) -> Tensor:
+    """The number of the bag that each value is in."""
+    return torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff())
+
+
+def table_gradient(table: Tensor, rows: Tensor, values: Tensor, *, sparse: bool) -> Tensor:
+    """The gradient of a table from that of its touched rows."""
+    if not sparse:
+        return torch.zeros_like(table).index_copy(0, rows, values)
+    return torch.sparse_coo_tensor(
+        rows[None], values, table.shape, is_coalesced=True, check_invariants=False
+    )
+
+
+def lookup(
+    ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, layer: LayerArguments
+) -> Tensor:
+    """Look up single ids (B, F), or sum bags of V ids, feature-major: -> (B, F, base_dim)."""
+    if torch.compiler.is_compiling():
+        return lookup_operator(ids, offsets, row_weights, *layer)
+    # An operator costs eager code a tenth of a millisecond more than a function does.
+    return _Lookup.apply(ids, offsets, row_weights, layer, *layer.tables, *layer.projections)  # type: ignore[no-untyped-call]
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        ids: Tensor,
+        offsets: Tensor | None,
+        row_weights: Tensor | None,
+        layer: LayerArguments,
+        *parameters: Tensor,
+    ) -> Tensor:
+        ctx.structs, ctx.offsets = LayerStructs(ids, offsets, row_weights, layer), offsets
+        ctx.save_for_backward(*parameters)  # so that PyTorch notices if they change in between
+        return _forward(ctx.structs, offsets)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        tables = ctx.saved_tensors[: len(ctx.structs.arguments.tables)]
+        touched, projections = _gradients(ctx.structs, gradients[0], ctx.offsets)
+        sparse = ctx.structs.arguments.sparse
+        table_gradients = [
+            table_gradient(table, *pair, sparse=sparse)
+            for table, pair in zip(tables, touched, strict=True)
+        ]
+        return (None, None, None, None, *table_gradients, *projections)
 
 
 @torch.library.custom_op("mixdim::lookup", mutates_args=())
-def lookup(
+def lookup_operator(
     ids: Tensor,
     offsets: Tensor | None,
     row_weights: Tensor | None,
@@ -129,24 +208,14 @@ def lookup(
     sparse: bool,
     names: str,
 ) -> Tensor:
-    """Look up single ids (B, F), or sum bags of V ids, feature-major: -> (B, F, base_dim)."""
+    """The same for graphs: after three arguments come those of `LayerArguments`."""
     layer = LayerArguments(
         tables, projections, rank_of_id, blocks, features, base_dim, padding_id, sparse, names
     )
-    arguments = LayerStructs(ids, offsets, row_weights, layer)
-    out = torch.empty(arguments.batch, len(features), base_dim)
-    if call("mixdim_lookup", arguments.layer, arguments.ids, out) >= 0:
-        of = torch.arange(len(features)) if offsets is None else _features_of(offsets, len(features))
-        check_ids(ids, features[:, 0], padding_id, names, features=of)
-    return out
+    return _forward(LayerStructs(ids, offsets, row_weights, layer), offsets)
 
 
-def _features_of(offsets: Tensor, num_features: int) -> Tensor:
-    batch = (len(offsets) - 1) // num_features
-    return torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff()) // max(batch, 1)
-
-
-@lookup.register_fake
+@lookup_operator.register_fake
 def _(
     ids: Tensor,
     offsets: Tensor | None,
@@ -180,45 +249,14 @@ def lookup_backward(
     base_dim: int,
     padding_id: int | None,
 ) -> list[Tensor]:
-    """Return, for each table, its touched rows, ascending, and their gradients; then the projections'.
-
-    The list is [rows of table 0, values of table 0, rows of table 1, ..., projection 0, ...].
-    """
+    """Return touched rows and gradients of table 0, of table 1, ..., then those of projections."""
     layer = LayerArguments(
         tables, projections, rank_of_id, blocks, features, base_dim, padding_id, True, ""
     )
-    arguments = LayerStructs(ids, offsets, row_weights, layer)
-    coalesced = Coalesced(arguments)
-    _, _, _, number, _, slot = arguments.blocks.T
-    lead = len(tables) - len(projections)
-    results = coalesced.results()
-    structs = coalesced.structs
-    for n, projection in enumerate(projections):
-        mine = np.flatnonzero(number == n + lead)
-        projection_gradient = torch.empty_like(projection, memory_format=torch.contiguous_format)
-        size = projection[0].numel()
-        structs[mine, 2] = projection_gradient.data_ptr() + 4 * size * slot[mine]
-        results.append(projection_gradient)
-    samples = None if offsets is None else _samples_of(offsets, len(features))
-    contiguous = gradient.contiguous()
-    call(
-        "mixdim_backward",
-        arguments.layer,
-        arguments.ids,
-        coalesced.runs,
-        coalesced.rows,
-        coalesced.values,
-        samples,
-        contiguous,
-        structs,
+    touched, projection_gradients = _gradients(
+        LayerStructs(ids, offsets, row_weights, layer), gradient, offsets
     )
-    return results
-
-
-def _samples_of(offsets: Tensor, num_features: int) -> Tensor:
-    batch = max((len(offsets) - 1) // num_features, 1)
-    bags = torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff())
-    return (bags % batch).to(torch.int32)
+    return [tensor for pair in touched for tensor in pair] + projection_gradients
 
 
 @lookup_backward.register_fake
@@ -238,10 +276,7 @@ def _(
     results = []
     for table in tables:
         touched = torch.library.get_ctx().new_dynamic_size()
-        results += [
-            ids.new_empty(touched, dtype=torch.int64),
-            table.new_empty(touched, table.shape[1]),
-        ]
+        results += [ids.new_empty(touched, dtype=torch.int64), table.new_empty(touched, table.shape[1])]
     return results + [torch.empty_like(projection) for projection in projections]
 
 
@@ -255,19 +290,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     ids, offsets, row_weights, rank_of_id, blocks, features, *weights = ctx.saved_tensors
     tables, projections = weights[: ctx.num_tables], weights[ctx.num_tables :]
-    results = lookup_backward(
-        gradient,
-        ids,
-        offsets,
-        row_weights,
-        tables,
-        projections,
-        rank_of_id,
-        blocks,
-        features,
-        ctx.base_dim,
-        ctx.padding_id,
-    )
+    layer = (tables, projections, rank_of_id, blocks, features, ctx.base_dim, ctx.padding_id)
+    results = lookup_backward(gradient, ids, offsets, row_weights, *layer)
     rows, values = results[0 : 2 * len(tables) : 2], results[1 : 2 * len(tables) : 2]
     table_gradients = [
         table_gradient(*entry, sparse=ctx.sparse) for entry in zip(tables, rows, values, strict=True)
@@ -275,13 +299,4 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     return (None, None, None, table_gradients, results[2 * len(tables) :], *[None] * 7)
 
 
-def table_gradient(table: Tensor, rows: Tensor, values: Tensor, *, sparse: bool) -> Tensor:
-    """The gradient of a table from that of its touched rows."""
-    if not sparse:
-        return torch.zeros_like(table).index_copy(0, rows, values)
-    return torch.sparse_coo_tensor(
-        rows[None], values, table.shape, is_coalesced=True, check_invariants=False
-    )
-
-
-lookup.register_autograd(_backward, setup_context=_setup_context)
+lookup_operator.register_autograd(_backward, setup_context=_setup_context)

@@ -80,34 +80,33 @@ EXPORT void mixdim_backward(const Layer* layer, const Ids* ids, const Run* runs,
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (size_t task = 0; task < tasks.size(); ++task) {
     const int64_t b = tasks[task].second, f = feature_of[b];
-    backward_block(*layer, *ids, layer->features[f], f, b, runs[b], rows, values, samples, gradient, to[b]);
+    backward_block(*layer, *ids, f, b, runs[b], rows, values, samples, gradient, to[b]);
   }
 }
 
-// Updates all parameters (rows is null), or the rows that `gradient` (count, width) belongs to.
-EXPORT void mixdim_amsgrad(const AMSGrad* settings, const int64_t* rows, const float* gradient, int64_t count,
-                           int64_t width, float* weight, float* mean, float* square, float* largest,
-                           int64_t threads) {
-  if (!rows) {
-    constexpr int64_t kChunk = 4096;
-    const int64_t total = count * width;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < total; i += kChunk) {
-      const int64_t length = std::min(kChunk, total - i);
-      amsgrad(*settings, gradient + i, length, weight + i, mean + i, square + i, largest + i);
-    }
-    return;
+// Updates all parameters of all tasks. Returns -1, or the first task whose gradient is not finite; then
+// nothing has changed.
+EXPORT int64_t mixdim_amsgrad(const Update* updates, int64_t count, int64_t threads) {
+  for (int64_t u = 0; u < count; ++u) {
+    const int64_t length = updates[u].count * updates[u].width;
+    int64_t wrong = 0;
+#pragma omp parallel for schedule(static) reduction(+ : wrong) num_threads(threads) if (length > 1 << 15)
+    for (int64_t i = 0; i < length; ++i) wrong += !(std::fabs(updates[u].gradient[i]) <= kLargestFloat);
+    if (wrong) return u;
   }
-  constexpr int64_t kAhead = 8;  // rows on their way from memory
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) {
-      const int64_t next = rows[i + kAhead] * width;
-      for (const float* array : {weight, mean, square, largest}) __builtin_prefetch(array + next, 1);
+#pragma omp parallel num_threads(threads)
+  for (int64_t u = 0; u < count; ++u) {
+    const Update& update = updates[u];
+    const int64_t width = update.rows ? update.width : kChunk, total = update.count * update.width;
+    const int64_t pieces = update.rows ? update.count : (total + kChunk - 1) / kChunk;
+#pragma omp for schedule(static) nowait
+    for (int64_t i = 0; i < pieces; ++i) {
+      if (update.rows && i + kAhead < pieces) prefetch_row(update, update.rows[i + kAhead] * width);
+      const int64_t at = (update.rows ? update.rows[i] : i) * width;
+      amsgrad(update, update.gradient + i * width, std::min(width, total - i * width), at);
     }
-    const int64_t at = rows[i] * width;
-    amsgrad(*settings, gradient + i * width, width, weight + at, mean + at, square + at, largest + at);
   }
+  return -1;
 }
 
 EXPORT void mixdim_interact(const Interaction* from, float* out, int64_t threads) {
@@ -131,37 +130,17 @@ EXPORT void mixdim_interact_back(const Interaction* from, const float* gradient,
   }
 }
 
-// out (B,) = the scores. Returns -1, or a sample with an id out of range.
+// out (B,) = the scores. Returns -1, or 0 if an id is out of range.
 EXPORT int64_t mixdim_scores(const Side* users, const Side* items, const float* gram, int64_t columns, float* out,
                              int64_t threads) {
   const Grams grams(*users, *items, gram, columns);
   const int64_t batch = users->ids->batch;
-  int64_t bad = -1;
-#pragma omp parallel num_threads(threads)
-  {
-    std::vector<float> pulled(padded(users->layer->base_dim));
-#pragma omp for schedule(static)
-    for (int64_t s = 0; s < batch; ++s) {
-      int64_t i = 0, j = 0;
-      const float* user = users->row(s, &i);
-      const float* item = items->row(s, &j);
-      if (s + 8 < batch) {
-        int64_t ahead = 0;
-        __builtin_prefetch(users->row(s + 8, &ahead));
-        __builtin_prefetch(items->row(s + 8, &ahead));
-      }
-      out[s] = 0.0f;
-      if (i == kBad || j == kBad) {
-#pragma omp critical
-        bad = std::max(bad, s);
-      }
-      if (!user || !item) continue;
-      const int64_t width = items->layer->blocks[j].width;
-      through(grams.straight[i * grams.items + j], user, users->layer->blocks[i].width, width, pulled.data());
-      out[s] = dot(pulled.data(), item, width);
-    }
+  int64_t wrong = 0;
+#pragma omp parallel for schedule(static) reduction(+ : wrong) num_threads(threads)
+  for (int64_t first = 0; first < batch; first += kScoresAtOnce) {
+    wrong += !score(*users, *items, grams, first, std::min(kScoresAtOnce, batch - first), out);
   }
-  return bad;
+  return wrong ? 0 : -1;
 }
 
 // From the gradient of the scores (B,) to those of both sides' rows and of the gram matrix.
@@ -175,12 +154,12 @@ EXPORT void mixdim_scores_back(const Side* users, const Side* items, const float
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (int64_t task = 0; task < num_users + num_items; ++task) {
     if (task < num_users) {
-      scores_back(*users, *items, grams.transposed, true, task, user_runs[task], user_rows, user_samples, gradient,
-                  user_to[task], gram_gradient, columns);
+      scores_back(*users, *items, grams.transposed, num_items, true, task, user_runs[task], user_rows, user_samples,
+                  gradient, user_to[task], gram_gradient, columns);
     } else {
       const int64_t b = task - num_users;
-      scores_back(*items, *users, grams.straight, false, b, item_runs[b], item_rows, item_samples, gradient,
-                  item_to[b], nullptr, columns);
+      scores_back(*items, *users, grams.straight, num_items, false, b, item_runs[b], item_rows, item_samples,
+                  gradient, item_to[b], nullptr, columns);
     }
   }
 }

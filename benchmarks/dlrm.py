@@ -1,0 +1,153 @@
+"""One training step of a whole DLRM on the Criteo shape: MLPs, embeddings, dot interaction, loss.
+
+13 numbers and 26 features with their real cardinalities; synthetic data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from rivals import FbgemmTables, LoopOverFeatures, bmm_interaction, import_fbgemm
+from rounds import Contest, Step, arguments, run
+from torch import Tensor, nn
+from torch.autograd import backward
+from torch.optim import Optimizer
+from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
+
+import mixdim
+from mixdim.experiments.criteo import CRITEO_KAGGLE_ROWS
+
+RIVAL = "loop, bmm, SparseAdam"
+NUM_DENSE = 13
+
+
+class Batch(NamedTuple):
+    """Numbers (batch, 13), ids (batch, 26) and whether there was a click: (batch,)."""
+
+    numbers: Tensor
+    ids: Tensor
+    clicks: Tensor
+
+
+class Mlps(nn.Module):
+    """The two MLPs of DLRM."""
+
+    def __init__(self, base_dim: int) -> None:
+        super().__init__()
+        slots = 1 + len(CRITEO_KAGGLE_ROWS)
+        self.interaction_dim = base_dim + slots * (slots - 1) // 2
+        self.bottom = nn.Sequential(*mlp(NUM_DENSE, 512, 256, 64, base_dim))
+        self.top = nn.Sequential(*mlp(self.interaction_dim, 512, 256, 1)[:-1])  # logits: no ReLU
+
+
+class Dlrm(nn.Module):
+    """DLRM with the given embeddings and interaction."""
+
+    def __init__(
+        self, embeddings: nn.Module, interaction: Callable[[Tensor, Tensor], Tensor], base_dim: int
+    ) -> None:
+        super().__init__()
+        self.embeddings, self.interaction, self.mlps = embeddings, interaction, Mlps(base_dim)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the logits: (batch,)."""
+        dense = self.mlps.bottom(batch.numbers)
+        return self.mlps.top(self.interaction(dense, self.embeddings(batch.ids))).squeeze(1)
+
+
+def mlp(*widths: int) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return layers
+
+
+def make_batches(batch_size: int) -> list[Batch]:
+    rng = np.random.default_rng(0)
+    return [
+        Batch(
+            torch.from_numpy(rng.standard_normal((batch_size, NUM_DENSE), dtype=np.float32)),
+            zipf_ids(CRITEO_KAGGLE_ROWS.values(), batch_size, rng),
+            torch.from_numpy(rng.integers(2, size=batch_size).astype(np.float32)),
+        )
+        for _ in range(NUM_BATCHES)
+    ]
+
+
+def model_step(model: Dlrm, optimizers: list[Optimizer], batches: list[Batch]) -> Step:
+    def forward_backward(batch: Batch) -> None:
+        backward([F.binary_cross_entropy_with_logits(model(batch), batch.clicks)])
+
+    return training_step(forward_backward, batches, optimizers)
+
+
+def mixdim_amsgrad(plan: mixdim.Plan, batches: list[Batch]) -> Step:
+    layer = mixdim.FeatureEmbeddings(plan, sparse=True)
+    model = Dlrm(layer, mixdim.dot_interaction, plan.base_dim)
+    return model_step(model, [mixdim.SparseAMSGrad(model.parameters(), lr=LEARNING_RATE)], batches)
+
+
+def loop_sparse_adam(plan: mixdim.Plan, batches: list[Batch]) -> Step:
+    layer = LoopOverFeatures(plan)
+    model = Dlrm(layer, bmm_interaction, plan.base_dim)
+    return model_step(model, sparse_adam(model, layer.tables), batches)
+
+
+def fbgemm_adagrad(plan: mixdim.Plan, batches: list[Batch]) -> Step:
+    layer = FbgemmTables(plan, learning_rate=LEARNING_RATE)
+    model = Dlrm(layer, bmm_interaction, plan.base_dim)
+    return model_step(model, [amsgrad(model.parameters())], batches)
+
+
+def mlps_alone(base_dim: int, batches: list[Batch]) -> Step:
+    """Train the two MLPs, with nothing between them: all that a faster layer cannot save."""
+    mlps = Mlps(base_dim)
+    batch_size = len(batches[0].ids)
+    pull = torch.randn(batch_size, base_dim)
+    interactions = torch.randn(batch_size, mlps.interaction_dim, requires_grad=True)
+
+    def forward_backward(batch: Batch) -> None:
+        interactions.grad = None
+        dense = mlps.bottom(batch.numbers)
+        logits = mlps.top(interactions).squeeze(1)
+        loss = F.binary_cross_entropy_with_logits(logits, batch.clicks)
+        backward([loss, dense], [None, pull])
+
+    return training_step(forward_backward, batches, [amsgrad(mlps.parameters())])
+
+
+def main() -> None:
+    parser = arguments(__doc__, rounds=15)
+    parser.add_argument("--temperature", type=float, default=0.3)
+    parser.add_argument("--base-dim", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=4096)
+    parser.add_argument(
+        "--with-fbgemm", action="store_true", help="also FBGEMM, which must be installed"
+    )
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", mixdim.FloorWarning)  # a shape to compare, not advice
+    plan = mixdim.plan(CRITEO_KAGGLE_ROWS, temperature=options.temperature, base_dim=options.base_dim)
+    contenders = {
+        "mixdim, SparseAMSGrad": partial(mixdim_amsgrad, plan),
+        RIVAL: partial(loop_sparse_adam, plan),
+        "limit: MLPs alone": partial(mlps_alone, options.base_dim),
+    }
+    if options.with_fbgemm:
+        import_fbgemm()
+        contenders["FBGEMM, bmm, Adagrad"] = partial(fbgemm_adagrad, plan)
+    title = (
+        f"DLRM, temperature {options.temperature:g}, base_dim {options.base_dim}, "
+        f"batch {options.batch_size}: {plan.num_parameters:,} parameters in the layer"
+    )
+    run([Contest(title, partial(make_batches, options.batch_size), contenders, RIVAL)], options)
+
+
+if __name__ == "__main__":
+    main()
