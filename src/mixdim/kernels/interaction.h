@@ -20,54 +20,69 @@ struct Interaction {
   }
 };
 
+// What one thread works with, sample after sample.
+struct InteractionScratch {
+  std::vector<float> matrix, pairs;
+  std::vector<const float*> in;
+  std::vector<float*> to;
+
+  explicit InteractionScratch(const Interaction& from)
+      : matrix(std::max(from.base_dim * padded(from.slots()), from.slots() * padded(from.base_dim)), 0.0f),
+        pairs(from.slots() * padded(from.slots()), 0.0f),
+        in(from.slots()),
+        to(from.slots()) {}
+};
+
 // Slot i with the slots before it, row after row: 1 with 0, 2 with 0 and 1, ...
-inline void interact(const Interaction& from, int64_t sample, float* out, std::vector<float>* scratch) {
+inline void interact(const Interaction& from, int64_t sample, float* out, InteractionScratch* scratch) {
   const int64_t slots = from.slots(), base_dim = from.base_dim, stride = padded(slots);
-  scratch->assign(base_dim * stride + kRowsAtOnce * stride, 0.0f);
-  float* transposed = scratch->data();  // (D, S), padded
-  float* products = transposed + base_dim * stride;
+  float* transposed = scratch->matrix.data();  // (D, S), padded
+  const float** in = scratch->in.data();
+  float** to = scratch->to.data();
   for (int64_t i = 0; i < slots; ++i) {
-    const float* slot = from.slot(sample, i);
-    for (int64_t c = 0; c < base_dim; ++c) transposed[c * stride + i] = slot[c];
+    in[i] = from.slot(sample, i);
+    to[i] = scratch->pairs.data() + i * stride;
   }
-  std::memcpy(out, from.slot(sample, 0), base_dim * sizeof(float));
+  const int64_t whole_slots = slots / kLanes * kLanes, whole_dims = base_dim / kLanes * kLanes;
+  for (int64_t i = 0; i < whole_slots; i += kLanes) {
+    for (int64_t c = 0; c < whole_dims; c += kLanes) {
+      const float* corner[kLanes];
+      for (int64_t n = 0; n < kLanes; ++n) corner[n] = in[i + n] + c;
+      transpose_8_by_8(corner, transposed + c * stride + i, stride);
+    }
+  }
+  for (int64_t i = 0; i < slots; ++i) {
+    for (int64_t c = i < whole_slots ? whole_dims : 0; c < base_dim; ++c) transposed[c * stride + i] = in[i][c];
+  }
+  std::memcpy(out, in[0], base_dim * sizeof(float));
   out += base_dim;
   for (int64_t i = 1; i < slots; i += kRowsAtOnce) {
     const int64_t count = std::min<int64_t>(kRowsAtOnce, slots - i);
-    const float* in[kRowsAtOnce];
-    float* to[kRowsAtOnce];
-    for (int64_t n = 0; n < count; ++n) {
-      in[n] = from.slot(sample, i + n);
-      to[n] = products + n * stride;
-    }
-    multiply_rows(in, base_dim, transposed, stride, to, i + count - 1, count, false);
-    for (int64_t n = 0; n < count; ++n) {
-      std::memcpy(out, to[n], (i + n) * sizeof(float));
-      out += i + n;
+    multiply_rows(in + i, base_dim, transposed, stride, to + i, i + count - 1, count, false);
+    for (int64_t n = i; n < i + count; ++n) {
+      std::memcpy(out, to[n], n * sizeof(float));
+      out += n;
     }
   }
 }
 
+// With the gradients of all pairs in a symmetric matrix, that of a slot is its row times all slots.
 inline void interact_back(const Interaction& from, int64_t sample, const float* gradient, float* dense,
-                          float* vectors, std::vector<float>* scratch) {
+                          float* vectors, InteractionScratch* scratch) {
   const int64_t slots = from.slots(), base_dim = from.base_dim, stride = padded(base_dim);
-  scratch->assign(slots * stride + slots * slots, 0.0f);
-  float* values = scratch->data();           // (S, D), padded
-  float* pairs = values + slots * stride;    // (S, S), symmetric, 0 on the diagonal
+  float* values = scratch->matrix.data();  // (S, D), padded
+  float* pairs = scratch->pairs.data();    // (S, S), 0 on the diagonal
+  const float* pair = gradient + base_dim;
   for (int64_t i = 0; i < slots; ++i) {
     std::memcpy(values + i * stride, from.slot(sample, i), base_dim * sizeof(float));
+    std::memcpy(pairs + i * slots, pair, i * sizeof(float));
+    for (int64_t j = 0; j < i; ++j) pairs[j * slots + i] = pair[j];
+    pair += i;
+    scratch->in[i] = pairs + i * slots;
+    scratch->to[i] = i ? vectors + (sample * from.num_features + i - 1) * base_dim : dense + sample * base_dim;
   }
-  const float* pair = gradient + base_dim;
-  for (int64_t i = 1; i < slots; ++i) {
-    for (int64_t j = 0; j < i; ++j) pairs[i * slots + j] = pairs[j * slots + i] = *pair++;
-  }
-  std::vector<const float*> in(slots);
-  std::vector<float*> to(slots);
-  for (int64_t i = 0; i < slots; ++i) {
-    in[i] = pairs + i * slots;
-    to[i] = i == 0 ? dense + sample * base_dim : vectors + (sample * from.num_features + i - 1) * base_dim;
-  }
-  multiply_rows(in.data(), slots, values, stride, to.data(), base_dim, slots, false);
+  float** to = scratch->to.data();
+  multiply_rows(scratch->in.data(), slots, values, stride, to, base_dim, slots, false);
   for (int64_t c = 0; c < base_dim; ++c) to[0][c] += gradient[c];
 }
 

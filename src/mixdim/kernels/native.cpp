@@ -112,7 +112,7 @@ EXPORT int64_t mixdim_amsgrad(const Update* updates, int64_t count, int64_t thre
 EXPORT void mixdim_interact(const Interaction* from, float* out, int64_t threads) {
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> scratch;
+    InteractionScratch scratch(*from);
 #pragma omp for schedule(static)
     for (int64_t s = 0; s < from->batch; ++s) interact(*from, s, out + s * from->columns(), &scratch);
   }
@@ -122,7 +122,7 @@ EXPORT void mixdim_interact_back(const Interaction* from, const float* gradient,
                                  int64_t threads) {
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> scratch;
+    InteractionScratch scratch(*from);
 #pragma omp for schedule(static)
     for (int64_t s = 0; s < from->batch; ++s) {
       interact_back(*from, s, gradient + s * from->columns(), dense, vectors, &scratch);

@@ -103,7 +103,33 @@ void multiply_rows(const float* const* in, int64_t length, const float* matrix, 
   for (; n + kRowsAtOnce <= count; n += kRowsAtOnce) {
     multiply<kRowsAtOnce>(in + n, length, matrix, stride, out + n, columns, accumulate);
   }
-  for (; n < count; ++n) multiply<1>(in + n, length, matrix, stride, out + n, columns, accumulate);
+  switch (count - n) {
+    case 3: return multiply<3>(in + n, length, matrix, stride, out + n, columns, accumulate);
+    case 2: return multiply<2>(in + n, length, matrix, stride, out + n, columns, accumulate);
+    case 1: return multiply<1>(in + n, length, matrix, stride, out + n, columns, accumulate);
+  }
+}
+
+// to[c][r] = rows[r][c] for eight rows and eight columns, the rows of `to` being `stride` apart.
+inline void transpose_8_by_8(const float* const* rows, float* to, int64_t stride) {
+  typedef int32_t Lanes __attribute__((vector_size(32)));
+  const auto mix = [](Vector x, Vector y, Lanes lanes) { return __builtin_shuffle(x, y, lanes); };
+  Vector v[8], w[8];
+  for (int r = 0; r < 8; ++r) v[r] = load(rows[r]);
+  for (int r = 0; r < 8; r += 2) {
+    w[r] = mix(v[r], v[r + 1], Lanes{0, 8, 1, 9, 4, 12, 5, 13});
+    w[r + 1] = mix(v[r], v[r + 1], Lanes{2, 10, 3, 11, 6, 14, 7, 15});
+  }
+  for (int r = 0; r < 8; r += 4) {
+    for (int half = 0; half < 2; ++half) {
+      v[r + 2 * half] = mix(w[r + half], w[r + 2 + half], Lanes{0, 1, 8, 9, 4, 5, 12, 13});
+      v[r + 2 * half + 1] = mix(w[r + half], w[r + 2 + half], Lanes{2, 3, 10, 11, 6, 7, 14, 15});
+    }
+  }
+  for (int c = 0; c < 4; ++c) {
+    store(to + c * stride, mix(v[c], v[c + 4], Lanes{0, 1, 2, 3, 8, 9, 10, 11}));
+    store(to + (c + 4) * stride, mix(v[c], v[c + 4], Lanes{4, 5, 6, 7, 12, 13, 14, 15}));
+  }
 }
 
 }  // namespace mixdim
