@@ -48,7 +48,7 @@ class Mlps(nn.Module):
 
 
 class Dlrm(nn.Module):
-    """DLRM with the given embeddings and interaction."""
+    """DLRM with the given embeddings, and the interaction of a dense vector with ids through them."""
 
     def __init__(
         self, embeddings: nn.Module, interaction: Callable[[Tensor, Tensor], Tensor], base_dim: int
@@ -58,8 +58,7 @@ class Dlrm(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the logits: (batch,)."""
-        dense = self.mlps.bottom(batch.numbers)
-        return self.mlps.top(self.interaction(dense, self.embeddings(batch.ids))).squeeze(1)
+        return self.mlps.top(self.interaction(self.mlps.bottom(batch.numbers), batch.ids)).squeeze(1)
 
 
 def mlp(*widths: int) -> list[nn.Module]:
@@ -90,19 +89,19 @@ def model_step(model: Dlrm, optimizers: list[Optimizer], batches: list[Batch]) -
 
 def mixdim_amsgrad(plan: mixdim.Plan, batches: list[Batch]) -> Step:
     layer = mixdim.FeatureEmbeddings(plan, sparse=True)
-    model = Dlrm(layer, mixdim.dot_interaction, plan.base_dim)
+    model = Dlrm(layer, layer.interact, plan.base_dim)
     return model_step(model, [mixdim.SparseAMSGrad(model.parameters(), lr=LEARNING_RATE)], batches)
 
 
 def loop_sparse_adam(plan: mixdim.Plan, batches: list[Batch]) -> Step:
     layer = LoopOverFeatures(plan)
-    model = Dlrm(layer, bmm_interaction, plan.base_dim)
+    model = Dlrm(layer, lambda dense, ids: bmm_interaction(dense, layer(ids)), plan.base_dim)
     return model_step(model, sparse_adam(model, layer.tables), batches)
 
 
 def fbgemm_adagrad(plan: mixdim.Plan, batches: list[Batch]) -> Step:
     layer = FbgemmTables(plan, learning_rate=LEARNING_RATE)
-    model = Dlrm(layer, bmm_interaction, plan.base_dim)
+    model = Dlrm(layer, lambda dense, ids: bmm_interaction(dense, layer(ids)), plan.base_dim)
     return model_step(model, [amsgrad(model.parameters())], batches)
 
 

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "kernels": {"ids"},
     "interaction": {"", "kernels"},
     "optim": {"", "arguments", "kernels"},
-    "embedding": {"", "arguments", "bags", "ids", "kernels", "lookup", "packing", "plan"},
+    "embedding": {"", "arguments", "bags", "ids", "interaction", "kernels", "lookup", "packing", "plan"},
     "scores": {"embedding", "ids", "kernels"},
     "feature_file": {"arguments", "plan"},
     "experiments": {"budget", "files", "plan", "plan_table", "planning", "embedding"},

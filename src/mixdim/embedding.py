@@ -16,6 +16,8 @@ from mixdim import kernels
 from mixdim.arguments import whole_number
 from mixdim.bags import Bags, Pooling, check_pooling, read_bags, reduce_bags
 from mixdim.ids import SEPARATOR, checked_ids, ranks_of_ids, require_integers
+from mixdim.interaction import check_interaction_shapes, dot_interaction, kernels_take
+from mixdim.kernels.interaction import lookup_interaction
 from mixdim.kernels.lookup import LayerArguments
 from mixdim.kernels.lookup import lookup as kernel_lookup
 from mixdim.lookup import Weights, lookup, lookup_each, lookup_sum
@@ -330,10 +332,7 @@ class FeatureEmbeddings(MixedTables):
     def forward(self, ids: Tensor) -> Tensor:
         """Look up one id for each sample and feature: (batch, feature) -> (batch, feature, base_dim)."""
         require_integers(ids, "ids")
-        if ids.dim() != 2 or ids.shape[1] != self.plan.num_features:
-            raise ValueError(
-                f"ids must have shape (batch, {self.plan.num_features} features), got {tuple(ids.shape)}"
-            )
+        self._check_shape(ids)
         return self._lookup(ids)
 
     def bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -345,6 +344,25 @@ class FeatureEmbeddings(MixedTables):
         "product"); "concat" needs bags of one length and gives (batch, feature, length * base_dim).
         """
         return self._lookup_bags(values, offsets, weights)
+
+    def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """Return `mixdim.dot_interaction(dense, layer(ids))`: what DLRM's top MLP reads.
+
+        (batch, base_dim), (batch, feature) -> (batch, base_dim + (feature + 1) * feature / 2). The fast
+        path never stores the vectors of the features: it looks them up again for the gradient.
+        """
+        require_integers(ids, "ids")
+        self._check_shape(ids)
+        check_interaction_shapes(dense.shape, (*ids.shape, self.base_dim))
+        if torch.compiler.is_compiling() or not (self.takes_kernels(ids) and kernels_take(dense)):
+            return dot_interaction(dense, self._lookup(ids))
+        return lookup_interaction(dense, ids, self.kernel_arguments())
+
+    def _check_shape(self, ids: Tensor) -> None:
+        if ids.dim() != 2 or ids.shape[1] != self.plan.num_features:
+            raise ValueError(
+                f"ids must have shape (batch, {self.plan.num_features} features), got {tuple(ids.shape)}"
+            )
 
 
 class MixedDimEmbedding(MixedTables):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,15 +22,23 @@ def dot_interaction(dense: Tensor, vectors: Tensor) -> Tensor:
     >>> dot_interaction(dense, vectors).tolist()
     [[1.0, 2.0, 11.0, 17.0, 39.0]]
     """
-    if dense.dim() != 2 or vectors.dim() != 3 or dense.shape != (vectors.shape[0], vectors.shape[2]):
-        raise ValueError(
-            "dense must have shape (batch, base_dim) and vectors (batch, features, base_dim), "
-            f"got {tuple(dense.shape)} and {tuple(vectors.shape)}"
-        )
-    if kernels.available() and all(
-        t.dtype == torch.float32 and t.device.type == "cpu" for t in (dense, vectors)
-    ):
+    check_interaction_shapes(dense.shape, vectors.shape)
+    if kernels_take(dense, vectors):
         return kernel_interaction(dense, vectors)
     slots = torch.cat([dense[:, None], vectors], dim=1)  # (B, F + 1, D)
     rows, columns = torch.tril_indices(slots.shape[1], slots.shape[1], offset=-1, device=dense.device)
     return torch.cat([dense, (slots @ slots.transpose(1, 2))[:, rows, columns]], dim=1)
+
+
+def check_interaction_shapes(dense: Sequence[int], vectors: Sequence[int]) -> None:
+    """Say which shapes fit together, if these do not."""
+    if len(dense) != 2 or len(vectors) != 3 or tuple(dense) != (vectors[0], vectors[2]):
+        raise ValueError(
+            "dense must have shape (batch, base_dim) and vectors (batch, features, base_dim), "
+            f"got {tuple(dense)} and {tuple(vectors)}"
+        )
+
+
+def kernels_take(*tensors: Tensor) -> bool:
+    """Whether the kernels can work with these tensors."""
+    return kernels.available() and all(t.dtype is torch.float32 and t.is_cpu for t in tensors)

@@ -1,4 +1,4 @@
-"""DLRM's dot interaction as an operator of PyTorch, with its gradient."""
+"""DLRM's dot interaction by the kernels, with its gradient: of given vectors, or of ids."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ import torch
 from torch import Tensor
 
 from mixdim.kernels.library import call
+from mixdim.kernels.lookup import (
+    LayerArguments,
+    LayerStructs,
+    layer_gradients,
+    raise_index_error,
+    table_gradient,
+)
 
 
 def _struct(dense: Tensor, vectors: Tensor) -> np.ndarray:
@@ -59,3 +66,40 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 dot_interaction.register_autograd(_backward, setup_context=_setup_context)
+
+
+def lookup_interaction(dense: Tensor, ids: Tensor, layer: LayerArguments) -> Tensor:
+    """Look ids (B, F) up and let them interact, without ever storing their vectors. Eager code only."""
+    parameters = (*layer.tables, *layer.projections)
+    return _LookupInteraction.apply(ids, layer, dense, *parameters)  # type: ignore[no-untyped-call]
+
+
+class _LookupInteraction(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, ids: Tensor, layer: LayerArguments, dense: Tensor, *parameters: Tensor
+    ) -> Tensor:
+        ctx.structs = LayerStructs(ids, None, None, layer)
+        dense = dense.contiguous()
+        ctx.save_for_backward(dense, *parameters)
+        num_features = len(layer.features)
+        out = torch.empty(len(ids), layer.base_dim + num_features * (num_features + 1) // 2)
+        if call("mixdim_lookup_interact", ctx.structs.layer, ctx.structs.ids, dense, out) >= 0:
+            raise_index_error(ctx.structs, None)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        dense, *parameters = ctx.saved_tensors
+        structs, layer = ctx.structs, ctx.structs.arguments
+        dense_gradient = torch.empty_like(dense)
+        vectors_gradient = call("mixdim_scratch", structs.num_values * layer.base_dim)
+        gradient = gradients[0].contiguous()
+        arguments = (structs.layer, structs.ids, dense, gradient, dense_gradient, vectors_gradient)
+        call("mixdim_lookup_interact_back", *arguments)
+        touched, projections = layer_gradients(structs, vectors_gradient)
+        table_gradients = [
+            table_gradient(table, *pair, sparse=layer.sparse)
+            for table, pair in zip(parameters, touched, strict=False)  # then come the projections
+        ]
+        return (None, None, dense_gradient, *table_gradients, *projections)

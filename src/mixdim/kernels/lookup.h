@@ -120,6 +120,18 @@ void write_tile(const Layer& layer, const std::vector<Padded>& packed, int64_t f
   }
 }
 
+// Looks up single ids of a tile, feature by feature. Returns false and says where if one is out of range.
+bool lookup_tile(const Layer& layer, const std::vector<Padded>& packed, const Ids& ids, int64_t first, int64_t count,
+                 float* out, int64_t* bad) {
+  TileRows rows[2];  // of this feature, and of the next one, on its way from memory
+  if (!resolve(layer, ids, 0, first, count, &rows[0], bad)) return false;
+  for (int64_t f = 0; f < layer.num_features; ++f) {
+    if (f + 1 < layer.num_features && !resolve(layer, ids, f + 1, first, count, &rows[(f + 1) % 2], bad)) return false;
+    write_tile(layer, packed, f, first, count, rows[f % 2], out);
+  }
+  return true;
+}
+
 // Adds up the bags of one feature of a tile. Returns false and says where if an id is out of range.
 bool sum_tile(const Layer& layer, const std::vector<Padded>& packed, const Ids& ids, int64_t f, int64_t first,
               int64_t count, std::vector<float>* scratch, float* out, int64_t* bad) {

@@ -105,21 +105,24 @@ class Coalesced:
 
 def _forward(structs: LayerStructs, offsets: Tensor | None) -> Tensor:
     """Look up or sum, or raise an IndexError for an id out of range."""
-    layer = structs.arguments
-    num_features = len(structs.features)
-    out = torch.empty(structs.batch, num_features, layer.base_dim)
+    out = torch.empty(structs.batch, len(structs.features), structs.arguments.base_dim)
     if call("mixdim_lookup", structs.layer, structs.ids, out) >= 0:
-        ids = structs.kept[0]
-        assert ids is not None
-        features = torch.arange(num_features)
-        if offsets is not None:
-            features = _bags_of(offsets) // max(structs.batch, 1)
-        check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names, features=features)
+        raise_index_error(structs, offsets)
     return out
 
 
-def _gradients(
-    structs: LayerStructs, gradient: Tensor, offsets: Tensor | None
+def raise_index_error(structs: LayerStructs, offsets: Tensor | None) -> None:
+    """Find the id that a kernel found out of range, and say the same as the plain path."""
+    layer, ids = structs.arguments, structs.kept[0]
+    assert ids is not None
+    features = torch.arange(len(structs.features))
+    if offsets is not None:
+        features = _bags_of(offsets) // max(structs.batch, 1)
+    check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names, features=features)
+
+
+def layer_gradients(
+    structs: LayerStructs, gradient: Tensor | int, offsets: Tensor | None = None
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
     """Of each table the touched rows, ascending, and their gradients; then those of projections."""
     coalesced = Coalesced(structs)
@@ -137,7 +140,7 @@ def _gradients(
         coalesced.rows,
         coalesced.values,
         samples,
-        gradient.contiguous(),
+        gradient,
         coalesced.structs,
     )
     return coalesced.gradients, projections
@@ -184,7 +187,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         tables = ctx.saved_tensors[: len(ctx.structs.arguments.tables)]
-        touched, projections = _gradients(ctx.structs, gradients[0], ctx.offsets)
+        touched, projections = layer_gradients(ctx.structs, gradients[0].contiguous(), ctx.offsets)
         sparse = ctx.structs.arguments.sparse
         table_gradients = [
             table_gradient(table, *pair, sparse=sparse)
@@ -253,9 +256,8 @@ def lookup_backward(
     layer = LayerArguments(
         tables, projections, rank_of_id, blocks, features, base_dim, padding_id, True, ""
     )
-    touched, projection_gradients = _gradients(
-        LayerStructs(ids, offsets, row_weights, layer), gradient, offsets
-    )
+    structs = LayerStructs(ids, offsets, row_weights, layer)
+    touched, projection_gradients = layer_gradients(structs, gradient.contiguous(), offsets)
     return [tensor for pair in touched for tensor in pair] + projection_gradients
 
 

@@ -17,6 +17,39 @@
 
 using namespace mixdim;
 
+namespace {
+
+// Calls `work(interaction, sample, scratch)` for every sample, with its vectors looked up just before.
+template <typename Work>
+int64_t for_tiles(const Layer& layer, const Ids& ids, const float* dense, int64_t threads, const Work& work) {
+  const std::vector<Padded> packed = pack_projections(layer);
+  const int64_t tiles = (ids.batch + kTile - 1) / kTile, sample_size = layer.num_features * layer.base_dim;
+  int64_t first_bad = INT64_MAX;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> vectors(kTile * sample_size);
+    int64_t bad = INT64_MAX;
+    InteractionScratch scratch({dense, nullptr, ids.batch, layer.num_features, layer.base_dim});
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t first = t * kTile, count = std::min(kTile, ids.batch - first);
+      float* origin = vectors.data() - first * sample_size;  // where sample 0 would be
+      int64_t at = 0;
+      if (!lookup_tile(layer, packed, ids, first, count, origin, &at)) {
+        bad = std::min(bad, at);
+        continue;
+      }
+      const Interaction interaction{dense, origin, ids.batch, layer.num_features, layer.base_dim};
+      for (int64_t s = first; s < first + count; ++s) work(interaction, s, &scratch);
+    }
+#pragma omp critical
+    first_bad = std::min(first_bad, bad);
+  }
+  return first_bad == INT64_MAX ? -1 : first_bad;
+}
+
+}  // namespace
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Looks up single ids or sums bags into out (B, F, D). Returns -1, or the position of an id out of range.
@@ -38,14 +71,8 @@ EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int
         }
         continue;
       }
-      TileRows rows[2];  // of this feature, and of the next one, on its way from memory
       int64_t at = 0;
-      bool good = resolve(*layer, *ids, 0, first, count, &rows[0], &at);
-      for (int64_t f = 0; good && f < layer->num_features; ++f) {
-        if (f + 1 < layer->num_features) good = resolve(*layer, *ids, f + 1, first, count, &rows[(f + 1) % 2], &at);
-        write_tile(*layer, packed, f, first, count, rows[f % 2], out);
-      }
-      if (!good) bad = std::min(bad, at);
+      if (!lookup_tile(*layer, packed, *ids, first, count, out, &at)) bad = std::min(bad, at);
     }
 #pragma omp critical
     first_bad = std::min(first_bad, bad);
@@ -128,6 +155,31 @@ EXPORT void mixdim_interact_back(const Interaction* from, const float* gradient,
       interact_back(*from, s, gradient + s * from->columns(), dense, vectors, &scratch);
     }
   }
+}
+
+// Looks up and interacts tile by tile: the vectors never leave the cache. Returns -1, or the position of an
+// id out of range.
+EXPORT int64_t mixdim_lookup_interact(const Layer* layer, const Ids* ids, const float* dense, float* out,
+                                      int64_t threads) {
+  return for_tiles(*layer, *ids, dense, threads, [&](const Interaction& from, int64_t s, InteractionScratch* scratch) {
+    interact(from, s, out + s * from.columns(), scratch);
+  });
+}
+
+// The gradients of the dense vectors (B, D) and of the vectors (B, F, D), which are looked up once more.
+EXPORT void mixdim_lookup_interact_back(const Layer* layer, const Ids* ids, const float* dense, const float* gradient,
+                                        float* dense_gradient, float* vectors_gradient, int64_t threads) {
+  for_tiles(*layer, *ids, dense, threads, [&](const Interaction& from, int64_t s, InteractionScratch* scratch) {
+    interact_back(from, s, gradient + s * from.columns(), dense_gradient, vectors_gradient, scratch);
+  });
+}
+
+// Memory of the calling thread, at least `count` floats, kept from call to call: fresh memory costs a fault
+// for every page.
+EXPORT float* mixdim_scratch(int64_t count, int64_t) {
+  static thread_local std::vector<float> scratch;
+  if (static_cast<int64_t>(scratch.size()) < count) scratch.resize(count);
+  return scratch.data();
 }
 
 // out (B,) = the scores. Returns -1, or 0 if an id is out of range.
