@@ -79,19 +79,23 @@ class LayerStructs:
         self.ids = np.array([at[0], ids.dtype == torch.int64, self.batch, at[1], at[2]])
 
 
-class Coalesced:
-    """The ids of a lookup sorted by row, block by block, and room for the gradients of their rows."""
+class Sorted:
+    """The ids of a lookup sorted by row, block by block; a kernel fills it."""
 
     def __init__(self, structs: LayerStructs) -> None:
         self.rows, self.values = torch.empty(2, structs.num_values, dtype=torch.int32)
         self.runs = np.zeros((len(structs.blocks), 3), dtype=np.int64)  # first, count, uniques
-        call("mixdim_sort", structs.layer, structs.ids, self.rows, self.values, self.runs)
 
+
+class RowGradients:
+    """Room for the gradients of the rows that sorted ids touch, each row once."""
+
+    def __init__(self, structs: LayerStructs, ids: Sorted) -> None:
         _, _, _, number, first_row, _ = structs.blocks.T
-        uniques = self.runs[:, 2]
+        uniques = ids.runs[:, 2]
         self.structs = np.zeros((len(structs.blocks), 4), dtype=np.int64)
         self.structs[:, 3] = first_row
-        self.gradients: list[tuple[Tensor, Tensor]] = []  # of each table: its rows, their values
+        self.tables: list[tuple[Tensor, Tensor]] = []  # of each table: its rows, their gradients
         for n, width in enumerate(structs.widths.tolist()):
             mine = np.flatnonzero(number == n)
             mine = mine[np.argsort(first_row[mine])]
@@ -100,7 +104,7 @@ class Coalesced:
             rows, values = torch.empty(ends[-1], dtype=torch.int64), torch.empty(ends[-1], width)
             self.structs[mine, 0] = rows.data_ptr() + rows.itemsize * starts
             self.structs[mine, 1] = values.data_ptr() + values.itemsize * width * starts
-            self.gradients.append((rows, values))
+            self.tables.append((rows, values))
 
 
 def _forward(structs: LayerStructs, offsets: Tensor | None) -> Tensor:
@@ -125,25 +129,27 @@ def layer_gradients(
     structs: LayerStructs, gradient: Tensor | int, offsets: Tensor | None = None
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
     """Of each table the touched rows, ascending, and their gradients; then those of projections."""
-    coalesced = Coalesced(structs)
+    ids = Sorted(structs)
+    call("mixdim_sort", structs.layer, structs.ids, ids.rows, ids.values, ids.runs)
+    gradients = RowGradients(structs, ids)
     _, _, _, number, _, slot = structs.blocks.T
     projections = [torch.empty_like(projection) for projection in structs.arguments.projections]
     for n, projection in enumerate(projections, start=structs.lead):
         mine = np.flatnonzero(number == n)
-        coalesced.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * slot[mine]
+        gradients.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * slot[mine]
     samples = None if offsets is None else (_bags_of(offsets) % max(structs.batch, 1)).to(torch.int32)
     call(
         "mixdim_backward",
         structs.layer,
         structs.ids,
-        coalesced.runs,
-        coalesced.rows,
-        coalesced.values,
+        ids.runs,
+        ids.rows,
+        ids.values,
         samples,
         gradient,
-        coalesced.structs,
+        gradients.structs,
     )
-    return coalesced.gradients, projections
+    return gradients.tables, projections
 
 
 def _bags_of(offsets: Tensor) -> Tensor:

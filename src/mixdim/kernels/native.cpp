@@ -195,6 +195,20 @@ EXPORT int64_t mixdim_scores(const Side* users, const Side* items, const float* 
   return wrong ? 0 : -1;
 }
 
+// Sorts the values of both sides by row, as mixdim_sort does for a layer.
+EXPORT void mixdim_scores_sort(const Side* users, const Side* items, uint32_t* user_rows, uint32_t* user_samples,
+                               Run* user_runs, uint32_t* item_rows, uint32_t* item_samples, Run* item_runs,
+                               int64_t threads) {
+#pragma omp parallel for schedule(static, 1) num_threads(std::min<int64_t>(threads, 2))
+  for (int side = 0; side < 2; ++side) {
+    if (side == 0) {
+      sort_feature(*users->layer, *users->ids, 0, user_rows, user_samples, user_runs);
+    } else {
+      sort_feature(*items->layer, *items->ids, 0, item_rows, item_samples, item_runs);
+    }
+  }
+}
+
 // From the gradient of the scores (B,) to those of both sides' rows and of the gram matrix.
 EXPORT void mixdim_scores_back(const Side* users, const Side* items, const float* gram, int64_t columns,
                                const Run* user_runs, const uint32_t* user_rows, const uint32_t* user_samples,

@@ -167,7 +167,9 @@ inline void scores_back(const Side& mine, const Side& other, const std::vector<P
   }
   Buckets by_block;
   by_block.fill(block_of, run.count, others);
-  std::vector<float> pulled(run.count * width, 0.0f), scratch, gram_sum;
+  static thread_local std::vector<float> pulled;  // kept: fresh memory costs a fault for every page
+  pulled.assign(run.count * width, 0.0f);
+  std::vector<float> scratch, gram_sum;
   for (int64_t j = 0; j < others; ++j) {
     const int64_t length = other.layer->blocks[j].width, stride = padded(length);
     const Padded& gram = grams[mine_is_user ? b * items + j : j * items + b];

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mixdim.ids import check_ids
 from mixdim.kernels.library import call
-from mixdim.kernels.lookup import Coalesced, LayerArguments, LayerStructs, table_gradient
+from mixdim.kernels.lookup import LayerArguments, LayerStructs, RowGradients, Sorted, table_gradient
 
 
 class Side(NamedTuple):
@@ -47,24 +47,30 @@ class _DotScores(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         gram = ctx.saved_tensors[0]
         users, items = (_SideStructs(side) for side in ctx.sides)
-        coalesced = [Coalesced(side) for side in (users, items)]
+        sorted_ids = [Sorted(side) for side in (users, items)]
+        places = [(ids.rows, ids.values, ids.runs) for ids in sorted_ids]
+        call("mixdim_scores_sort", users.struct, items.struct, *places[0], *places[1])
+        row_gradients = [RowGradients(*pair) for pair in zip((users, items), sorted_ids, strict=True)]
         gram_gradient = torch.zeros_like(gram)
-        sorted_sides = [(c.runs, c.rows, c.values, c.structs) for c in coalesced]
+        sides = [
+            (ids.runs, ids.rows, ids.values, to.structs)
+            for ids, to in zip(sorted_ids, row_gradients, strict=True)
+        ]
         call(
             "mixdim_scores_back",
             users.struct,
             items.struct,
             gram,
             gram.shape[1],
-            *sorted_sides[0],
-            *sorted_sides[1],
+            *sides[0],
+            *sides[1],
             gradients[0].contiguous(),
             gram_gradient,
         )
         table_gradients = [
             table_gradient(table, rows, values, sparse=side.layer.sparse)
-            for side, touched in zip(ctx.sides, coalesced, strict=True)
-            for table, (rows, values) in zip(side.layer.tables, touched.gradients, strict=True)
+            for side, to in zip(ctx.sides, row_gradients, strict=True)
+            for table, (rows, values) in zip(side.layer.tables, to.tables, strict=True)
         ]
         return (None, None, gram_gradient, *table_gradients)
 
