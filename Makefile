@@ -19,9 +19,9 @@ format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# make bench FLAGS=--quick takes less than a minute.
 bench: .venv/installed
-	$(BIN)/python benchmarks/planning.py
-	$(BIN)/python benchmarks/layer.py
+	for script in planning layer dlrm mf; do $(BIN)/python benchmarks/$$script.py $(FLAGS) || exit 1; done
 
 # The kernels' tests with kernels that check every access (AddressSanitizer and UBSan; needs g++).
 sanitize: .venv/installed

@@ -126,11 +126,17 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(capsys, arguments, message)
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [[], ["plan"], ["show"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["plan"], ["show"], ["demo"], ["doctor"]])
 def test_help_carries_an_example(capsys, command):
     text = output(capsys, *command, "--help").out
     assert "mixdim " + " ".join([*command, "-"])[:-1] in text
     assert "xample" in text or "Start with" in text
+
+
+def test_doctor_says_which_kernels_are_in_use_and_why(capsys, monkeypatch):
+    assert "in use: the " in output(capsys, "doctor").out
+    monkeypatch.setenv("MIXDIM_KERNELS", "off")
+    assert "not in use: switched off by MIXDIM_KERNELS" in output(capsys, "doctor").out
 
 
 def test_without_a_command_there_is_help(capsys):

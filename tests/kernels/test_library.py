@@ -1,8 +1,8 @@
+import importlib.util
 import os
 import subprocess
 import sys
-
-import torch
+from pathlib import Path
 
 from mixdim import kernels
 
@@ -38,10 +38,34 @@ def test_an_older_processor_gets_the_generic_build():
     assert python(script).startswith("True the generic build")
 
 
+def test_the_generic_build_gives_the_same_results():
+    """The kernels' own tests, in a process that uses the generic build."""
+    generic = importlib.util.find_spec("_mixdim_generic").origin
+    tests = Path(__file__).parent.parent
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"),
+            *(
+                str(tests / name)
+                for name in ("test_scores.py", "test_interaction.py", "kernels/test_lookup.py")
+            ),
+            *("-k", "not operator and not graph"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MIXDIM_KERNELS": generic},
+        cwd=tests.parent,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 def test_a_library_that_does_not_load_says_so_and_plain_pytorch_takes_over(tmp_path):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"no library")
-    answer = python(REPORT, MIXDIM_KERNELS=str(broken))
+    answer = python(
+        "import warnings; warnings.simplefilter('ignore'); " + REPORT, MIXDIM_KERNELS=str(broken)
+    )
     assert answer.startswith("False the own build does not load")
     script = (
         "import mixdim, torch; plan = mixdim.plan([3], temperature=0, base_dim=2);"
@@ -52,11 +76,11 @@ def test_a_library_that_does_not_load_says_so_and_plain_pytorch_takes_over(tmp_p
 
 def test_without_a_compiled_library_there_is_a_reason():
     script = (
-        "import importlib.util as u; real = u.find_spec;"
-        "u.find_spec = lambda n, *a: None if n.startswith('_mixdim') else real(n, *a);" + REPORT
+        "import importlib.util as u, warnings; real = u.find_spec;"
+        "u.find_spec = lambda n, *a: None if n.startswith('_mixdim') else real(n, *a);"
+        "caught = warnings.catch_warnings(record=True); seen = caught.__enter__();"
+        "warnings.simplefilter('always');" + REPORT + "; print([str(w.message) for w in seen])"
     )
-    assert python(script).startswith("False mixdim was installed without a C++ compiler")
-
-
-def test_threads_follow_pytorch():
-    assert torch.get_num_threads() >= 1
+    first, second = python(script).splitlines()
+    assert first.startswith("False mixdim was installed without a C++ compiler")
+    assert second.count("mixdim runs on plain PyTorch") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +59,13 @@ def _share_openmp() -> None:
 
 LOADED = _load()
 COMPILED = LOADED.library is not None
+if not COMPILED and not switched_off():
+    warnings.warn(
+        f"mixdim runs on plain PyTorch, several times slower: {LOADED.reason} "
+        f"({SWITCH}=off silences this)",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def call(name: str, *arguments: int | np.ndarray | Tensor | None) -> int:
