@@ -49,7 +49,7 @@ def banded_plan(**options):
 
 
 class TestAgainstTheLoop:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(plans(), st.integers(0, 5), seeds, st.booleans(), st.sampled_from([torch.int32, torch.int64]))
     def test_values_and_gradients_of_single_ids(self, plan, batch, seed, sparse, id_type):
         layer, loop = twins(plan, seed, sparse=sparse)
@@ -63,7 +63,7 @@ class TestAgainstTheLoop:
             (expected * pull).sum().backward()
         assert_same_gradients(layer, loop)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(plans(), st.integers(1, 5), seeds)
     def test_values_and_gradients_in_float32(self, plan, batch, seed):
         layer, loop = twins(plan, seed, dtype=torch.float32)
@@ -73,7 +73,7 @@ class TestAgainstTheLoop:
         torch.testing.assert_close(layer(ids), loop(ids))
         assert_same_gradients(layer, loop, rtol=1e-4, atol=1e-4)
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(
         plans(),
         st.integers(0, 4),
@@ -99,7 +99,7 @@ class TestAgainstTheLoop:
         if weighted and len(values):
             torch.testing.assert_close(mine.grad, theirs.grad)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(plans(), st.integers(0, 4), st.integers(0, 3), seeds)
     def test_concat_puts_the_vectors_of_a_bag_side_by_side(self, plan, batch, length, seed):
         layer, loop = twins(plan, seed, pooling="concat")
@@ -113,7 +113,7 @@ class TestAgainstTheLoop:
         if batch:
             torch.testing.assert_close(found, expected)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(plans(), seeds)
     def test_the_dense_weight_is_all_rows_looked_up(self, plan, seed):
         layer, loop = twins(plan, seed)

@@ -24,7 +24,7 @@ def test_it_is_the_dense_vector_and_all_pairwise_products(dtype):
     torch.testing.assert_close(mixdim.dot_interaction(dense, vectors), by_definition(dense, vectors))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from([0, 1, 3, 50]), st.integers(1, 30), st.integers(1, 40), st.integers(0, 1000))
 def test_the_kernel_gives_the_same_as_plain_pytorch(batch, features, base_dim, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -36,7 +36,7 @@ def test_the_kernel_gives_the_same_as_plain_pytorch(batch, features, base_dim, s
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(plans(most_features=6, most_rows=60), st.sampled_from([0, 1, 48, 49, 100]), st.integers(0, 1000))
 def test_a_layer_interacts_as_its_vectors_do(plan, batch, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -86,6 +86,16 @@ def test_parameters_changed_before_the_backward_pass_are_noticed():
             layer.table_8.mul_(2)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             value.backward()
+
+
+def test_a_step_of_the_optimizer_before_the_backward_pass_is_noticed():
+    layer, ids = small_layer(sparse=True), torch.tensor([[0, 0]])
+    optimizer = mixdim.SparseAMSGrad(layer.parameters())
+    late = layer(ids).sum()
+    layer(ids).sum().backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        late.backward()
 
 
 def test_the_operator_keeps_the_rules_of_pytorch():

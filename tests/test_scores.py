@@ -37,7 +37,7 @@ def two_tables(draw):
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(two_tables(), st.sampled_from([0, 1, 2, 90]), st.integers(0, 1000), st.booleans())
 def test_the_kernel_gives_the_same_as_looking_up_and_multiplying(tables, batch, seed, wide_ids):
     generator = torch.Generator().manual_seed(seed)

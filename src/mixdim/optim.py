@@ -135,20 +135,19 @@ class SparseAMSGrad(torch.optim.Optimizer):
             for place, parameter in enumerate(group["params"])
             if parameter.grad is not None
         ]
-        fast = [
-            u
-            for u in updates
-            if kernels.available() and kernel_takes(u.parameter, u.gradient, *u.moments)
-        ]
-        slow = [update for update in updates if update not in fast]
+        fast, slow = [], []
+        for update in updates:
+            tensors = (update.parameter, update.gradient, *update.moments)
+            (fast if kernels.available() and kernel_takes(*tensors) else slow).append(update)
         # All gradients are checked before the first update, so that an error leaves all as it was.
         for update in slow:
             update.check()
-        if (
-            fast
-            and (wrong := kernel_amsgrad([update_struct(*u.tensors, **u.options) for u in fast])) >= 0
-        ):
-            fast[wrong].check()
+        if fast:
+            wrong = kernel_amsgrad([update_struct(*update.tensors, **update.options) for update in fast])
+            if wrong >= 0:
+                fast[wrong].check()
+            # Autograd does not see what the kernel writes; a graph made before must notice it.
+            torch.autograd.graph.increment_version([update.parameter for update in fast])
         for update in slow:
             update.apply()
         for update in updates:

@@ -33,7 +33,7 @@ def pull_for(layer, batch, generator):
     return torch.randn(batch * layer.plan.num_features * layer.base_dim, generator=generator)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layers(), st.sampled_from([0, 1, 2, 47, 48, 49, 130]), st.integers(0, 1000), st.booleans())
 def test_single_ids_give_the_same_as_plain_pytorch(layer, batch, seed, wide_ids):
     generator = torch.Generator().manual_seed(seed)
@@ -44,7 +44,7 @@ def test_single_ids_give_the_same_as_plain_pytorch(layer, batch, seed, wide_ids)
     assert_same_results(lambda: layer(ids), list(layer.parameters()), pull, **CLOSE)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layers(), st.sampled_from([0, 1, 2, 49, 60]), st.integers(0, 1000), st.booleans(), st.booleans())
 def test_bags_give_the_same_as_plain_pytorch(layer, batch, seed, weighted, mean):
     layer.pooling = "mean" if mean and not weighted else "sum"
