@@ -140,7 +140,7 @@ class TestAgainstAdam:
 
 
 class TestTouchedRows:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         st.integers(1, 8),
         st.integers(1, 4),

@@ -1,5 +1,8 @@
 """Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids."""
 
+from importlib import import_module
+from types import ModuleType
+
 from mixdim.blocking import equal_mass_bands
 from mixdim.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.interaction import dot_interaction
@@ -24,3 +27,10 @@ __all__ = [
     "plan",
     "power_law_dims",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import `mixdim.data` when it is first used: it needs polars, which the core does not."""
+    if name == "data":
+        return import_module("mixdim.data")
+    raise AttributeError(f"module 'mixdim' has no attribute {name!r}")

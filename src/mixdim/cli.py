@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 import mixdim
-from mixdim import kernels
+from mixdim import cli_data, kernels
 from mixdim.experiments.demo import run_demo
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
@@ -116,6 +116,12 @@ def demo(
 ) -> None:
     """Plan the 26 features of Criteo Kaggle at several temperatures within one budget."""
     run_demo(out, echo=typer.echo)
+
+
+app.add_typer(cli_data.prepare_app, name="prepare")
+app.command(epilog="Example: `mixdim generate criteo-like --rows 100000 --out small`")(cli_data.generate)
+app.command("download", epilog="Example: `mixdim download movielens-1m --out raw`")(cli_data.fetch)
+app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_data.inspect)
 
 
 @app.command(epilog="Example: `mixdim doctor`, or `MIXDIM_KERNELS=off mixdim doctor`")

@@ -135,7 +135,8 @@ class SparseAMSGrad(torch.optim.Optimizer):
             for place, parameter in enumerate(group["params"])
             if parameter.grad is not None
         ]
-        fast, slow = [], []
+        fast: list[_Update] = []
+        slow: list[_Update] = []
         for update in updates:
             tensors = (update.parameter, update.gradient, *update.moments)
             (fast if kernels.available() and kernel_takes(*tensors) else slow).append(update)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -26,8 +26,25 @@ class FloorWarning(UserWarning):
     """Most rows are stored at width 1, where temperature does nothing."""
 
 
+@runtime_checkable
+class CountedFeatures(Protocol):
+    """What knows its features' rows and how often each was asked for: a `mixdim.data.Dataset`."""
+
+    @property
+    def cardinalities(self) -> Mapping[str, int]:
+        """Rows of each feature."""
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """How often each row of each feature was queried."""
+
+    @property
+    def ids_per_sample(self) -> Mapping[str, float]:
+        """Mean number of ids of the features that have more or fewer than one."""
+
+
 def plan(
-    rows: Mapping[str, int] | Sequence[int],
+    rows: Mapping[str, int] | Sequence[int] | CountedFeatures,
     *,
     temperature: float | None = None,
     base_dim: int | None = None,
@@ -42,7 +59,8 @@ def plan(
     Give two of `temperature`, `base_dim` and `budget`; the third is solved: the largest base_dim, or
     the smallest temperature (to three decimals), that keeps within the budget.
 
-    - `rows`: rows of each feature, by name; or a sequence, then the names are "0", "1", ...
+    - `rows`: rows of each feature, by name; or a sequence, then the names are "0", "1", ...; or a
+      `mixdim.data.Dataset`, which brings its counts and ids per sample with it.
     - `temperature`: 0 is uniform, 1 proportional to popularity (the paper's alpha).
     - `base_dim`: width of the vectors that leave the layer, and of the most popular block.
     - `budget`: parameters that the layer may have, projections included, or float32 bytes ("64MB").
@@ -62,6 +80,10 @@ def plan(
     >>> small.base_dim, small.num_parameters, [block.dim for block in small.blocks]
     (26, 193412, [16, 26])
     """
+    if isinstance(rows, CountedFeatures):
+        counts = rows.counts if counts is None else counts
+        ids_per_sample = rows.ids_per_sample if ids_per_sample is None else ids_per_sample
+        rows = rows.cardinalities
     if isinstance(rows, str) or not isinstance(rows, Mapping | Sequence | np.ndarray):
         raise TypeError(f"rows must be a mapping or a sequence of row counts, got {rows!r}")
     rows = rows if isinstance(rows, Mapping) else {str(i): n for i, n in enumerate(rows)}
