@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
 
 import mixdim
-from mixdim.experiments.criteo import CRITEO_KAGGLE_ROWS
+from mixdim.data.planted import CRITEO_KAGGLE_ROWS
 from mixdim.packing import pack
 
 RIVAL = "loop, SparseAdam"

@@ -10,7 +10,7 @@ import numpy as np
 from rounds import Contest, Step, arguments, run
 
 import mixdim
-from mixdim.experiments.criteo import CRITEO_KAGGLE_ROWS
+from mixdim.data.planted import CRITEO_KAGGLE_ROWS
 
 BUDGET = 2 * sum(CRITEO_KAGGLE_ROWS.values())
 RIVAL = "numpy sort of the counts"

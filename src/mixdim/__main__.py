@@ -8,7 +8,7 @@ def main() -> None:
     try:
         from mixdim.cli import run
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich", "polars", "matplotlib"):
+        if error.name not in ("typer", "rich"):
             raise
         print(
             "mixdim: the command line needs more packages: pip install 'mixdim[all]'",

@@ -16,7 +16,6 @@ from rich.console import Console
 
 import mixdim
 from mixdim import cli_data, kernels
-from mixdim.experiments.demo import run_demo
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
 
@@ -46,6 +45,8 @@ def run(arguments: list[str]) -> int:
             return int(command.main(arguments, prog_name="mixdim", standalone_mode=False) or 0)
     except typer.TyperException as error:
         return _fail(error.format_message())
+    except ModuleNotFoundError as error:
+        return _fail(f"this command needs {error.name}: pip install 'mixdim[all]'")
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
     except (ValueError, TypeError) as error:
@@ -115,12 +116,14 @@ def demo(
     ),
 ) -> None:
     """Plan the 26 features of Criteo Kaggle at several temperatures within one budget."""
+    from mixdim.experiments.demo import run_demo  # it draws, and matplotlib is an extra
+
     run_demo(out, echo=typer.echo)
 
 
 app.add_typer(cli_data.prepare_app, name="prepare")
 app.command(epilog="Example: `mixdim generate criteo-like --rows 100000 --out small`")(cli_data.generate)
-app.command("download", epilog="Example: `mixdim download movielens-1m --out raw`")(cli_data.fetch)
+app.command(epilog="Example: `mixdim download movielens-1m --out raw`")(cli_data.download)
 app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_data.inspect)
 
 

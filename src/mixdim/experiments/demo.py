@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mixdim.budget import BYTES_PER_PARAMETER, format_bytes
-from mixdim.experiments.criteo import CRITEO_KAGGLE_ROWS
+from mixdim.data.planted import CRITEO_KAGGLE_ROWS
 from mixdim.experiments.figures import save_figure, widths_figure
 from mixdim.plan import Plan
 from mixdim.plan_table import align

@@ -1,0 +1,14 @@
+"""Raw files and generators in, one prepared memory-mapped folder out, and batches from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mixdim.data.dataset import Batch, BatchStream, Dataset
+
+__all__ = ["Batch", "BatchStream", "Dataset", "open"]
+
+
+def open(path: str | Path) -> Dataset:
+    """Open a prepared folder, having checked that its files are complete and unchanged."""
+    return Dataset(path)

@@ -1,0 +1,171 @@
+"""Criteo's files as typed rows: a label, 13 integers, 26 hashed categories, separated by tabs.
+
+Knows nothing about vocabularies or the prepared format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from mixdim.data.encoding import (
+    TARGET,
+    Progress,
+    Schema,
+    Spool,
+    dense_column,
+    encode_rows,
+    feature_column,
+)
+from mixdim.data.fields import Layout, Rows, read_plain
+from mixdim.data.folder import Meta
+from mixdim.data.rejects import Rejects
+from mixdim.data.sources import Source, check_sources
+from mixdim.data.splitting import Split, by_seven_days, halves
+
+DENSE = tuple(f"I{i}" for i in range(1, 14))
+CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
+WIDTH = 1 + len(DENSE) + len(CATEGORICAL)
+FIELDS = Layout("\t", WIDTH, tuple(range(WIDTH)))
+SCHEMA = Schema("binary", CATEGORICAL, DENSE)
+LAST_DAY = 23  # of the terabyte set, counted from 0
+BAD_LABEL, BAD_INTEGER, BAD_HEX = "label is not 0 or 1", "not an integer", "not 8 hex digits"
+
+
+def prepare_criteo(
+    raw: Sequence[Path],
+    out: str | Path,
+    *,
+    layout: str = "kaggle",
+    min_count: int = 1,
+    rows: int | None = None,
+    max_bad: int = 0,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Meta:
+    """Prepare Criteo's click logs, plain or gzip.
+
+    `layout="kaggle"`: the files follow each other and hold seven days of equal length; six train, the
+    halves of the seventh are validation and test. `"terabyte"`: files day_0 to day_22 train, the halves
+    of day_23 are validation and test. `rows` takes only the first rows. Integers x become
+    log(1 + max(x, 0)), 0 where missing.
+    """
+    if layout not in ("kaggle", "terabyte"):
+        raise ValueError(f"layout must be 'kaggle' or 'terabyte', got {layout!r}")
+    if rows is not None and rows < 1:
+        raise ValueError(f"rows must be >= 1, got {rows}")
+    sources = check_sources(raw)
+    if layout == "terabyte":
+        sources.sort(key=_day)
+    rejects = Rejects(max_bad)
+    before_last_day = [0]  # rows kept of the days that train
+
+    def chunks() -> Iterator[pl.DataFrame]:
+        left = rows
+        for source in sources:
+            for found in _read(source, left, rejects):
+                if left is not None:
+                    left -= found.read
+                if layout == "terabyte" and _day(source) < LAST_DAY:
+                    before_last_day[0] += found.frame.height
+                yield found.frame
+            if left == 0:
+                return
+
+    def split_of(spool: Spool) -> Split:
+        if layout == "kaggle":
+            return by_seven_days(spool.rows)
+        return Split((before_last_day[0], *halves(spool.rows - before_last_day[0])))
+
+    return encode_rows(
+        out,
+        SCHEMA,
+        chunks(),
+        split_of,
+        rejects,
+        min_count=min_count,
+        overwrite=overwrite,
+        progress=progress,
+        source=lambda: [source.describe() for source in sources],
+        options={"format": "criteo", "layout": layout, "rows": rows},
+    )
+
+
+class _Found:
+    """Typed rows, and how many raw rows they were read from."""
+
+    def __init__(self, frame: pl.DataFrame, read: int) -> None:
+        self.frame, self.read = frame, read
+
+
+def _read(source: Source, limit: int | None, rejects: Rejects) -> Iterator[_Found]:
+    for block in source.blocks():
+        if limit == 0:
+            return
+        if limit is not None:
+            block = block.first_rows(limit)
+        before = rejects.total
+        frame = _typed(read_plain(block, FIELDS, rejects), rejects)
+        read = frame.height + rejects.total - before
+        if limit is not None:
+            limit -= read
+        yield _Found(frame, read)
+
+
+def _typed(rows: Rows, rejects: Rejects) -> pl.DataFrame:
+    """Label, logarithms and categories as numbers; rows that have others are rejected."""
+    label = pl.col("0").is_in(["0", "1"]).fill_null(False)
+    integers = {c: pl.col(str(i)) for i, c in enumerate(DENSE, 1)}
+    hexes = {c: pl.col(str(i)) for i, c in enumerate(CATEGORICAL, 1 + len(DENSE))}
+    columns = [
+        pl.col("0").cast(pl.Float32, strict=False).alias(TARGET),
+        *(
+            field.str.to_integer(base=10, dtype=pl.Int64, strict=False).alias(dense_column(i))
+            for i, field in enumerate(integers.values())
+        ),
+        *(
+            field.str.to_integer(base=16, dtype=pl.UInt32, strict=False).alias(feature_column(i))
+            for i, field in enumerate(hexes.values())
+        ),
+    ]
+    typed = rows.frame.select(columns)
+    checks = rows.frame.with_columns(typed).select(
+        label.alias(BAD_LABEL),
+        pl.all_horizontal(
+            pl.col(dense_column(i)).is_not_null() | field.is_null()
+            for i, field in enumerate(integers.values())
+        ).alias(BAD_INTEGER),
+        pl.all_horizontal(
+            (
+                pl.col(feature_column(i)).is_not_null()
+                & (field.str.len_bytes() == 8)
+                & ~field.str.starts_with("+")
+            )
+            | field.is_null()
+            for i, field in enumerate(hexes.values())
+        ).alias(BAD_HEX),
+    )
+    good = np.ones(typed.height, bool)
+    for reason in checks.columns:
+        passed = checks[reason].to_numpy()
+        rejects.add(reason, rows.name, rows.lines[good & ~passed])
+        good &= passed
+    logs = [
+        pl.col(c).clip(lower_bound=0).cast(pl.Float64).log1p().cast(pl.Float32).fill_null(0.0)
+        for c in map(dense_column, range(len(DENSE)))
+    ]
+    typed = typed.with_columns(logs)
+    return typed if good.all() else typed.filter(good)
+
+
+def _day(source: Source) -> int:
+    match = re.fullmatch(r"day_(\d+)(\.\w+)*", source.path.name)
+    if not match or int(match[1]) > LAST_DAY:
+        raise ValueError(
+            f"{source.name}: files of the terabyte layout are called day_0 to day_{LAST_DAY}"
+        )
+    return int(match[1])

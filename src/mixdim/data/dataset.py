@@ -1,0 +1,262 @@
+"""A prepared folder as batches of tensors. Knows nothing about raw files or models."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from mixdim.arguments import whole_number
+from mixdim.data.folder import SPLITS, Meta, read_meta
+
+
+class Batch(NamedTuple):
+    """Some rows: ids of the single-valued features, dense numbers, targets, and bags by feature.
+
+    A bag is (values, offsets): of row i it holds `values[offsets[i] : offsets[i + 1]]`.
+    """
+
+    ids: Tensor  # int32 (batch, features)
+    dense: Tensor  # float32 (batch, dense columns)
+    target: Tensor  # float32 (batch,)
+    bags: dict[str, tuple[Tensor, Tensor]]
+
+
+class Dataset:
+    """A prepared folder, opened: nothing is read into memory before it is asked for."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.meta: Meta = read_meta(self.path)
+        rows = self.meta.num_rows
+        self._ids = self._array("ids.npy", (rows, sum(not f.bag for f in self.meta.features)))
+        self._target = self._array("target.npy", (rows,))
+        self._dense = self._array("dense.npy", (rows, self.num_dense)) if self.num_dense else None
+        self._bags = {
+            feature.name: (
+                self._bag_part(feature.name, "values"),
+                self._bag_part(feature.name, "offsets"),
+            )
+            for feature in self.meta.features
+            if feature.bag
+        }
+
+    def _bag_part(self, name: str, part: str) -> np.ndarray:
+        return np.load(self.path / "bags" / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in self.splits.items())
+        return f"Dataset({str(self.path)!r}, {len(self.feature_names)} features, {sizes} rows)"
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the categorical features."""
+        return [feature.name for feature in self.meta.features]
+
+    @property
+    def cardinalities(self) -> dict[str, int]:
+        """Rows of each feature, the one for values out of vocabulary included."""
+        return {feature.name: feature.rows for feature in self.meta.features}
+
+    @property
+    def num_dense(self) -> int:
+        """Dense columns."""
+        return len(self.meta.dense)
+
+    @property
+    def task(self) -> str:
+        """What the target is: "binary" or "rating"."""
+        return self.meta.task
+
+    @property
+    def splits(self) -> dict[str, tuple[int, int]]:
+        """First row of each split, and the row after its last."""
+        return self.meta.splits
+
+    @cached_property
+    def counts(self) -> dict[str, np.ndarray]:
+        """How often each id of each feature occurs in the training split; ids are ranks, so it falls."""
+        return {
+            feature.name: pl.read_parquet(self.path / "vocabulary" / f"{n}.parquet", columns=["count"])
+            .to_series()
+            .to_numpy()
+            for n, feature in enumerate(self.meta.features)
+        }
+
+    @cached_property
+    def ids_per_sample(self) -> dict[str, float]:
+        """Mean number of ids that a training row has in each multi-valued feature."""
+        start, stop = self.splits["train"]
+        return {
+            name: float(offsets[stop] - offsets[start]) / max(stop - start, 1)
+            for name, (_, offsets) in self._bags.items()
+        }
+
+    def batches(
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        position: int = 0,
+        prefetch: int = 4,
+    ) -> BatchStream:
+        """Return the batches of a split, from batch number `position` on; the last one may be smaller.
+
+        A shuffled epoch is one exact permutation of all rows, given by `seed` and `epoch` alone. Batches
+        are prepared `prefetch` ahead by a thread.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        order = BatchOrder(
+            split=split,
+            batch_size=whole_number(batch_size, "batch_size"),
+            shuffle=bool(shuffle),
+            seed=whole_number(seed, "seed", at_least=0),
+            epoch=whole_number(epoch, "epoch", at_least=0),
+            position=whole_number(position, "position", at_least=0),
+        )
+        return BatchStream(self, order, prefetch=whole_number(prefetch, "prefetch", at_least=0))
+
+    def resume(self, state: dict[str, Any], *, prefetch: int = 4) -> BatchStream:
+        """Continue a stream from what its `state()` said."""
+        return self.batches(**state, prefetch=prefetch)
+
+    def rows(self, rows: slice | np.ndarray) -> Batch:
+        """Read rows of the folder, by a slice or by their numbers."""
+        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        dense = (
+            np.empty((count, 0), np.float32) if self._dense is None else self._take(self._dense, rows)
+        )
+        ids, target = self._take(self._ids, rows), self._take(self._target, rows)
+        bags = {name: _take_bags(*arrays, rows) for name, arrays in self._bags.items()}
+        return Batch(torch.from_numpy(ids), torch.from_numpy(dense), torch.from_numpy(target), bags)
+
+    @staticmethod
+    def _take(array: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+        return np.array(array[rows]) if isinstance(rows, slice) else array.take(rows, axis=0)
+
+    def _array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            array = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.path / name} cannot be read: {error}") from None
+        if array.shape != shape:
+            raise ValueError(f"{self.path / name} has shape {array.shape} instead of {shape}")
+        # A plain view of the mapped memory: indexing a memmap costs a wrapper each time.
+        return array.view(np.ndarray)
+
+
+def _take_bags(
+    values: np.ndarray, offsets: np.ndarray, rows: slice | np.ndarray
+) -> tuple[Tensor, Tensor]:
+    """The bags of some rows, one after the other, with offsets of their own."""
+    numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    starts, lengths = offsets[numbers], offsets[numbers + 1] - offsets[numbers]
+    new_offsets = np.concatenate([[0], np.cumsum(lengths)])
+    within = np.arange(new_offsets[-1]) - np.repeat(new_offsets[:-1], lengths)
+    taken = values[np.repeat(starts, lengths) + within]
+    return torch.from_numpy(np.array(taken)), torch.from_numpy(new_offsets)
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """Which batches come, in which order, and which of them is next."""
+
+    split: str
+    batch_size: int
+    shuffle: bool
+    seed: int
+    epoch: int
+    position: int
+
+
+class BatchStream:
+    """An iterator over batches that knows its place: `state()` says how to go on after the last one."""
+
+    def __init__(self, dataset: Dataset, order: BatchOrder, *, prefetch: int) -> None:
+        self._dataset, self.order, self._prefetch = dataset, order, prefetch
+        self._iterator: Iterator[Batch] | None = None
+
+    def __len__(self) -> int:
+        """Batches of the whole epoch."""
+        start, stop = self._dataset.splits[self.order.split]
+        return -(-(stop - start) // self.order.batch_size)
+
+    def state(self) -> dict[str, Any]:
+        """The arguments of `Dataset.batches` that continue after the last batch handed out."""
+        return vars(self.order).copy()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._iterator is None:
+            read = _read(self._dataset, self.order)
+            self._iterator = _ahead(read, self._prefetch) if self._prefetch else read
+        batch = next(self._iterator)
+        self.order = replace(self.order, position=self.order.position + 1)
+        return batch
+
+
+def _read(dataset: Dataset, order: BatchOrder) -> Iterator[Batch]:
+    """The batches of a split in their order, from its position on."""
+    start, stop = dataset.splits[order.split]
+    permutation = None
+    if order.shuffle:
+        generator = np.random.Generator(np.random.Philox(key=[order.seed, order.epoch]))
+        permutation = np.arange(start, stop, dtype=np.int32 if stop < 2**31 else np.int64)
+        generator.shuffle(permutation)
+    for first in range(order.position * order.batch_size, stop - start, order.batch_size):
+        last = min(first + order.batch_size, stop - start)
+        in_order = slice(start + first, start + last)
+        yield dataset.rows(in_order if permutation is None else permutation[first:last])
+
+
+def _ahead(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
+    """Hand batches out while a thread prepares the next ones; its errors come out here."""
+    waiting: queue.Queue[Any] = queue.Queue(maxsize=count)
+    stopped = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not stopped.is_set():
+            try:
+                waiting.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for batch in batches:
+                if not put((batch, None)):
+                    return
+            put((None, None))
+        except BaseException as error:
+            put((None, error))
+
+    thread = threading.Thread(target=work, daemon=True, name="mixdim batches")
+    thread.start()
+    try:
+        while True:
+            batch, error = waiting.get()
+            if error is not None:
+                raise error
+            if batch is None:
+                return
+            yield batch
+    finally:
+        stopped.set()
+        thread.join()

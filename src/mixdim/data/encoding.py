@@ -1,0 +1,270 @@
+"""Typed rows in, a prepared folder out: rows wait on disk, values are counted, then encoded.
+
+Knows nothing about raw formats. Memory holds one chunk of rows and the vocabularies, never all rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from mixdim.data.rejects import Rejects
+from mixdim.data.splitting import Split
+from mixdim.data.vocabulary import ValueCounts, Vocabulary
+
+Progress = Callable[[str, int, int | None], None]
+TARGET, TIME = "target", "time"
+Members = list[slice | np.ndarray]
+
+
+def dense_column(index: int) -> str:
+    """How typed rows call a dense column: float32."""
+    return f"dense.{index}"
+
+
+def feature_column(index: int) -> str:
+    """How typed rows call a feature: values, null where missing; of a bag, lists of values."""
+    return f"feature.{index}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What typed rows hold."""
+
+    task: str
+    features: tuple[str, ...]
+    dense: tuple[str, ...] = ()
+    bags: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of typed rows, beside the time."""
+        dense = [dense_column(i) for i in range(len(self.dense))]
+        return [TARGET, *dense, *(feature_column(i) for i in range(len(self.features)))]
+
+
+@dataclass
+class Spool:
+    """Typed rows on disk, a file for each chunk, between reading and encoding."""
+
+    folder: Path
+    sizes: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        return sum(self.sizes)
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Write a chunk."""
+        self.folder.mkdir(exist_ok=True)
+        # Python writes the file: its error says what the disk lacks, which that of polars does not.
+        content = frame.write_ipc(None)
+        self._path(len(self.sizes)).write_bytes(content.getbuffer())
+        self.sizes.append(frame.height)
+
+    def chunks(self, *, remove: bool = False) -> Iterator[tuple[int, pl.DataFrame]]:
+        """The first row and the rows of each chunk; with `remove`, each file goes once it was read."""
+        start = 0
+        for index, size in enumerate(self.sizes):
+            yield start, pl.read_ipc(self._path(index).read_bytes())
+            start += size
+            if remove:
+                self._path(index).unlink()
+        if remove:
+            self.folder.rmdir()
+
+    def column(self, name: str) -> np.ndarray:
+        """One column of all rows."""
+        parts = [pl.read_ipc(self._path(i), columns=[name]) for i in range(len(self.sizes))]
+        return pl.concat(parts)[name].to_numpy()
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"{index}.arrow"
+
+
+class ArrayFile:
+    """An array of the folder, written by `write`, not through memory.
+
+    A full disk is then an OSError instead of a kill, and written pages do not count as our memory.
+    """
+
+    def __init__(self, writer: FolderWriter, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        array = writer.array(name, shape, dtype)
+        self._dtype, self._row = array.dtype, array.dtype.itemsize * int(np.prod(shape[1:]))
+        self._offset, self._path = array.offset, writer.path / name
+
+    def put(self, start: int, rows: np.ndarray) -> None:
+        """Write rows from row `start` on."""
+        with self._path.open("r+b") as file:
+            file.seek(self._offset + start * self._row)
+            file.write(np.ascontiguousarray(rows, self._dtype).data.cast("B") if rows.size else b"")
+
+
+def encode_rows(
+    out: str | Path,
+    schema: Schema,
+    chunks: Iterable[pl.DataFrame],
+    split_of: Callable[[Spool], Split],
+    rejects: Rejects,
+    *,
+    min_count: int,
+    overwrite: bool,
+    progress: Progress | None,
+    source: Callable[[], list[dict[str, Any]]],
+    options: dict[str, Any],
+) -> Meta:
+    """Write the prepared folder of typed rows; `split_of` is asked once all rows are known."""
+    if min_count < 1:
+        raise ValueError(f"min_count must be >= 1, got {min_count}")
+    tell = progress or (lambda stage, done, total: None)
+    out = Path(out)
+    try:
+        with FolderWriter(out, overwrite=overwrite) as writer:
+            spool = Spool(writer.path / "spool")
+            _read(chunks, spool, rejects, tell)
+            split = split_of(spool) if spool.rows else Split((0, 0, 0))
+            if not split.sizes[0]:
+                raise ValueError(
+                    f"no rows in the training split: {spool.rows:,} rows of {_names(source)}"
+                )
+            counts, bag_sizes = _count(schema, spool, split, tell)
+            vocabularies = [Vocabulary(count.total(), min_count=min_count) for count in counts]
+            del counts
+            for index, vocabulary in enumerate(vocabularies):
+                vocabulary.write(writer.path / "vocabulary" / f"{index}.parquet")
+            _Encoder(writer, schema, split, vocabularies, bag_sizes).run(spool, tell)
+            meta = Meta(
+                task=schema.task,
+                features=tuple(
+                    FeatureMeta(name, v.rows, v.out_of_vocabulary, v.source_values, name in schema.bags)
+                    for name, v in zip(schema.features, vocabularies, strict=True)
+                ),
+                dense=schema.dense,
+                splits=split.bounds,
+                source={"files": source()},
+                options={**options, "min_count": min_count, "max_bad": rejects.max_bad},
+                rows={
+                    "read": spool.rows + rejects.total,
+                    "kept": spool.rows,
+                    "rejected": dict(sorted(rejects.reasons.items())),
+                },
+            )
+            writer.finish(meta)
+            return meta
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(f"cannot write {out}: {os.strerror(error.errno)}") from None
+        raise
+
+
+def _read(chunks: Iterable[pl.DataFrame], spool: Spool, rejects: Rejects, tell: Progress) -> None:
+    kept = 0
+    for chunk in chunks:
+        kept += chunk.height
+        tell("read", kept + rejects.total, None)
+        if not rejects.too_many:
+            if chunk.height:
+                spool.add(chunk)
+        elif rejects.total > kept:
+            break  # most rows are malformed: this is another format, and the rest says nothing new
+    rejects.check(kept + rejects.total)
+
+
+def _count(
+    schema: Schema, spool: Spool, split: Split, tell: Progress
+) -> tuple[list[ValueCounts], dict[int, list[int]]]:
+    """Count the values of each feature, and the values in the bags of each split."""
+    counts = [ValueCounts() for _ in schema.features]
+    bag_sizes = {i: [0, 0, 0] for i, name in enumerate(schema.features) if name in schema.bags}
+    for start, chunk in spool.chunks():
+        for number, rows in enumerate(split.members(start, start + chunk.height)):
+            part = _take(chunk, rows)
+            if not part.height:
+                continue
+            for index in range(len(schema.features)):
+                values = part[feature_column(index)]
+                if index in bag_sizes:
+                    values = values.explode(empty_as_null=False, keep_nulls=False)
+                    bag_sizes[index][number] += len(values)
+                counts[index].add(values, training=number == 0)
+        tell("count", start + chunk.height, spool.rows)
+    return counts, bag_sizes
+
+
+class _Encoder:
+    """Writes typed rows into the arrays of the folder, each split in its place."""
+
+    def __init__(
+        self,
+        writer: FolderWriter,
+        schema: Schema,
+        split: Split,
+        vocabularies: Sequence[Vocabulary],
+        bag_sizes: dict[int, list[int]],
+    ) -> None:
+        rows = sum(split.sizes)
+        self.split, self.vocabularies = split, vocabularies
+        self.singles = [i for i in range(len(schema.features)) if i not in bag_sizes]
+        self.dense = [dense_column(i) for i in range(len(schema.dense))]
+        self.arrays = {"target": ArrayFile(writer, "target.npy", (rows,), np.float32)}
+        self.arrays["ids"] = ArrayFile(writer, "ids.npy", (rows, len(self.singles)), np.int32)
+        if self.dense:
+            self.arrays["dense"] = ArrayFile(writer, "dense.npy", (rows, len(self.dense)), np.float32)
+        self.bags = {}
+        for index, (train, validation, test) in bag_sizes.items():
+            name, total = schema.features[index], train + validation + test
+            values = ArrayFile(writer, f"bags/{name}.values.npy", (total,), np.int32)
+            offsets = ArrayFile(writer, f"bags/{name}.offsets.npy", (rows + 1,), np.int64)
+            offsets.put(rows, np.array([total]))
+            self.bags[index] = (values, offsets, [0, train, train + validation])
+
+    def run(self, spool: Spool, tell: Progress) -> None:
+        """Encode all rows."""
+        cursor = [first for first, _ in self.split.bounds.values()]
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+            for start, chunk in spool.chunks(remove=True):
+                for number, rows in enumerate(self.split.members(start, start + chunk.height)):
+                    part = _take(chunk, rows)
+                    if part.height:
+                        self._put(part, number, cursor[number], threads)
+                    cursor[number] += part.height
+                tell("encode", start + chunk.height, spool.rows)
+
+    def _put(self, part: pl.DataFrame, number: int, row: int, threads: ThreadPoolExecutor) -> None:
+        ids = np.empty((part.height, len(self.singles)), np.int32)
+
+        def fill(column: int) -> None:
+            feature = self.singles[column]
+            ids[:, column] = self.vocabularies[feature].encode(part[feature_column(feature)])
+
+        list(threads.map(fill, range(len(self.singles))))
+        self.arrays["ids"].put(row, ids)
+        self.arrays["target"].put(row, part[TARGET].to_numpy())
+        if self.dense:
+            self.arrays["dense"].put(row, part.select(self.dense).to_numpy())
+        for index, (values, offsets, ends) in self.bags.items():
+            bags = part[feature_column(index)]
+            lengths = bags.list.len().to_numpy().astype(np.int64)
+            flat = bags.explode(empty_as_null=False, keep_nulls=False)
+            values.put(ends[number], self.vocabularies[index].encode(flat))
+            offsets.put(row, ends[number] + np.cumsum(lengths) - lengths)
+            ends[number] += len(flat)
+
+
+def _take(chunk: pl.DataFrame, rows: slice | np.ndarray) -> pl.DataFrame:
+    if isinstance(rows, slice):
+        return chunk.slice(rows.start, rows.stop - rows.start)
+    return chunk[rows]
+
+
+def _names(source: Callable[[], list[dict[str, Any]]]) -> str:
+    return ", ".join(file["name"] for file in source())

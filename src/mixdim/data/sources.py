@@ -1,0 +1,132 @@
+"""Raw files, plain, gzip or in a zip, as blocks of whole lines.
+
+Knows nothing about fields, features or what a line means.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+
+from mixdim.data.folder import fingerprint
+
+BLOCK = 16 << 20  # bytes
+LONGEST_LINE = 64 << 20  # bytes; a longer one means that the file is no text
+GZIP = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of a file, as bytes that end with a line feed; carriage returns before it are gone."""
+
+    name: str
+    first_line: int  # counted from 1
+    data: bytes
+
+    def first_rows(self, count: int) -> Block:
+        """The lines up to the `count`-th that is not blank."""
+        ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == ord("\n"))
+        rows = np.flatnonzero(np.diff(ends, prepend=-1) > 1)
+        return self if len(rows) <= count else replace(self, data=self.data[: ends[rows[count - 1]] + 1])
+
+
+@dataclass(frozen=True)
+class Source:
+    """A raw file, or one member of a zip file."""
+
+    path: Path
+    member: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return str(self.path) if self.member is None else f"{self.path}/{self.member}"
+
+    def describe(self) -> dict[str, Any]:
+        """What `meta.json` says of it."""
+        size = self.path.stat().st_size
+        return {"name": self.path.name, "bytes": size, "fingerprint": fingerprint(self.path)}
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Its bytes, decompressed; what is wrong with the file is one line that names it."""
+        check_file(self.path)
+        try:
+            if self.member is not None:
+                with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
+                    yield file
+            elif _starts_with(self.path, GZIP):
+                with gzip.open(self.path) as file:
+                    yield cast("IO[bytes]", file)
+            else:
+                with self.path.open("rb") as file:
+                    yield file
+        except EOFError:
+            raise ValueError(f"{self.name} is truncated: its compressed data end too early") from None
+        except (zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, NotImplementedError) as error:
+            raise ValueError(f"{self.name} cannot be decompressed: {error}") from None
+        except OSError as error:
+            raise OSError(f"cannot read {self.name}: {error.strerror or error}") from None
+
+    def blocks(self) -> Iterator[Block]:
+        """The lines of the file, some megabytes at a time."""
+        line, rest = 1, b""
+        with self.open() as file:
+            while data := file.read(BLOCK):
+                if line == 1 and not rest:
+                    data = data.removeprefix(BOM)
+                whole, feed, tail = data.rpartition(b"\n")
+                if not feed:
+                    rest += tail
+                    if len(rest) > LONGEST_LINE:
+                        raise ValueError(
+                            f"{self.name}: line {line} is longer than {LONGEST_LINE:,} bytes"
+                        )
+                    continue
+                block = _block(self.name, line, rest + whole + feed)
+                line, rest = line + block.data.count(b"\n"), tail
+                yield block
+        if rest:
+            yield _block(self.name, line, rest + b"\n")
+        elif line == 1:
+            raise ValueError(f"{self.name} is empty")
+
+
+def check_file(path: Path) -> None:
+    """Complain of a path that is no file."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; give the file in it")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+
+
+def check_sources(raw: Sequence[Path | str]) -> list[Source]:
+    """The files as sources, if there is at least one and each exists and has a byte."""
+    if isinstance(raw, str | Path):
+        raw = [raw]
+    if not raw:
+        raise ValueError("raw must name at least one file")
+    sources = [Source(Path(path)) for path in raw]
+    for source in sources:
+        check_file(source.path)
+        if source.path.stat().st_size == 0:
+            raise ValueError(f"{source.name} is empty")
+    return sources
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
+
+
+def _block(name: str, line: int, data: bytes) -> Block:
+    return Block(name, line, data.replace(b"\r\n", b"\n") if b"\r\n" in data else data)

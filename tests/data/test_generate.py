@@ -1,0 +1,378 @@
+"""Generated data against a slow generator in plain Python, and the truth it states against the truth."""
+
+import itertools
+import math
+import os
+import subprocess
+import sys
+from bisect import bisect_right
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mixdim.data import planted
+from mixdim.data.folder import SPLITS, read_meta
+from mixdim.data.generate import CHUNK, generate_criteo_like, generate_movielens_like
+
+GENERATORS = {"criteo": generate_criteo_like, "movielens": generate_movielens_like}
+both = pytest.mark.parametrize("generate", GENERATORS.values(), ids=GENERATORS)
+
+
+def files_of(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def vocabulary_of(folder, feature):
+    return pl.read_parquet(folder / "vocabulary" / f"{feature}.parquet")
+
+
+def redraw(meta, feature):
+    """The planted values of a feature, one uniform number after the other."""
+    seed, skew, rows = (meta.options[name] for name in ("seed", "skew", "rows"))
+    cardinality = meta.source["planted_values"][meta.features[feature].name]
+    weights = [(rank + 1) ** -skew for rank in range(cardinality)]
+    cumulative = [total / math.fsum(weights) for total in itertools.accumulate(weights)]
+    values = []
+    for chunk, start in enumerate(range(0, rows, CHUNK)):
+        sequence = np.random.SeedSequence(seed, spawn_key=(planted.VALUES, feature, chunk))
+        uniform = np.random.default_rng(sequence).random(min(CHUNK, rows - start))
+        values += [bisect_right(cumulative, u) for u in uniform.tolist()]
+    return values
+
+
+def slow_ids(values, train):
+    """Ranks of popularity in the training split by a plain dictionary; all others share the last id."""
+    counts = Counter(values[:train])
+    ranked = sorted(counts, key=lambda value: (-counts[value], value))
+    ids = {value: rank for rank, value in enumerate(ranked)}
+    return [ids.get(value, len(ids)) for value in values], ranked, counts
+
+
+@both
+def test_ids_vocabulary_and_counts_equal_a_slow_encoder(generate, tmp_path):
+    rows = CHUNK + 700  # the last chunk is a short one
+    meta = generate(tmp_path / "out", rows=rows, seed=3, scale=0.0004)
+    ids = np.load(tmp_path / "out" / "ids.npy")
+    train = meta.splits["train"][1]
+    assert ids.dtype == np.int32
+    assert ids.shape == (rows, len(meta.features))
+    for n, feature in enumerate(meta.features):
+        values = redraw(meta, n)
+        expected, ranked, counts = slow_ids(values, train)
+        assert ids[:, n].tolist() == expected
+        assert (feature.rows, feature.out_of_vocabulary) == (len(ranked) + 1, len(ranked))
+        assert feature.source_values == len(set(values))
+        table = vocabulary_of(tmp_path / "out", n)
+        assert table.schema == {"id": pl.Int32, "value": pl.Int64, "kind": pl.String, "count": pl.Int64}
+        assert table["id"].to_list() == list(range(feature.rows))
+        assert table["value"].to_list() == [*ranked, None]
+        assert table["kind"].to_list() == ["value"] * len(ranked) + ["out_of_vocabulary"]
+        assert table["count"].to_list() == [*(counts[value] for value in ranked), 0]
+
+
+@both
+def test_counts_equal_a_recount_of_the_training_split_and_fall(generate, tmp_path):
+    meta = generate(tmp_path / "out", rows=60_000)
+    ids = np.load(tmp_path / "out" / "ids.npy", mmap_mode="r")
+    start, stop = meta.splits["train"]
+    for n, feature in enumerate(meta.features):
+        counts = vocabulary_of(tmp_path / "out", n)["count"].to_numpy()
+        assert (counts == np.bincount(ids[start:stop, n], minlength=feature.rows)).all()
+        assert (np.diff(counts) <= 0).all()
+        assert ids[:, n].max() <= feature.out_of_vocabulary
+
+
+def test_unseen_values_are_out_of_vocabulary_in_validation_and_test(tmp_path):
+    meta = generate_criteo_like(tmp_path / "out", rows=20_000)
+    ids = np.load(tmp_path / "out" / "ids.npy")
+    unseen = np.array([feature.out_of_vocabulary for feature in meta.features])
+    outside = (ids == unseen).mean(axis=0)
+    assert (ids[: meta.splits["train"][1]] != unseen).all()
+    assert outside[2] > 0  # C3, with 101,312 planted values
+    assert outside[8] == 0  # C9, with 2
+
+
+@both
+def test_the_files_are_a_function_of_the_arguments(generate, tmp_path):
+    generate(tmp_path / "a", rows=20_000, seed=5)
+    generate(tmp_path / "b", rows=20_000, seed=5)
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+@both
+@pytest.mark.parametrize("other", [{"seed": 6}, {"skew": 1.3}, {"decay": 1.0}, {"scale": 0.02}], ids=str)
+def test_every_argument_changes_the_targets(generate, other, tmp_path):
+    arguments = {"rows": 2_000, "seed": 5, "scale": 0.01}
+    generate(tmp_path / "a", **arguments)
+    generate(tmp_path / "b", **(arguments | other))
+    assert files_of(tmp_path / "a")["target.npy"] != files_of(tmp_path / "b")["target.npy"]
+
+
+def test_another_decay_changes_only_what_is_clicked(tmp_path):
+    generate_criteo_like(tmp_path / "a", rows=2_000)
+    generate_criteo_like(tmp_path / "b", rows=2_000, decay=1.0)
+    first, second = files_of(tmp_path / "a"), files_of(tmp_path / "b")
+    assert {name for name in first if first[name] != second[name]} == {"target.npy", "meta.json"}
+
+
+@both
+def test_a_longer_set_begins_with_the_rows_of_a_shorter_one(generate, tmp_path):
+    generate(tmp_path / "short", rows=CHUNK + 100)
+    generate(tmp_path / "long", rows=CHUNK + 5_000)
+    for name in ["target.npy"] + ["dense.npy"] * (generate is generate_criteo_like):
+        short, long = (np.load(tmp_path / folder / name) for folder in ("short", "long"))
+        assert (long[: len(short)] == short).all()
+
+
+def run_apart(tmp_path, script, **environment):
+    """Run a script in a process of its own, which prints one line."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | environment,
+    )
+    return done.stdout.strip()
+
+
+def test_the_files_do_not_depend_on_the_number_of_threads(tmp_path):
+    script = "from mixdim.data.generate import *; generate_criteo_like('{}', rows=20_000)"
+    for threads in "12":
+        limits = dict.fromkeys(
+            ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"], threads
+        )
+        run_apart(tmp_path, script.format(threads), **limits)
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's VmHWM")
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    script = """
+from mixdim.data.generate import generate_criteo_like
+generate_criteo_like("{rows}", rows={rows}, scale=0.001)
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+"""
+    few, many = (int(run_apart(tmp_path, script.format(rows=rows))) for rows in (200_000, 400_000))
+    assert many - few < 10_000  # kB; the files are 32,000 kB longer
+
+
+def test_popularity_falls_as_asked(tmp_path):
+    for skew in (0.7, 1.05):
+        meta = generate_criteo_like(tmp_path / str(skew), rows=200_000, skew=skew)
+        table = vocabulary_of(tmp_path / str(skew), 2).drop_nulls().sort("value").head(60)
+        ranks, counts = table["value"].to_numpy() + 1, table["count"].to_numpy()
+        slope = np.polyfit(np.log(ranks), np.log(counts), 1, w=np.sqrt(counts))[0]
+        assert slope == pytest.approx(-skew, abs=0.03)
+        expected = planted.popularity(meta.source["planted_values"]["C3"], skew)[:60]
+        expected *= meta.splits["train"][1]
+        assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
+def sigmoid(logit):
+    return 1 / (1 + math.exp(-logit))
+
+
+def test_the_bayes_loss_of_clicks_equals_a_slow_computation_from_the_factors(tmp_path):
+    arguments = {"seed": 7, "scale": 0.0005, "skew": 1.2, "decay": 0.5}
+    meta = generate_criteo_like(tmp_path / "out", rows=420, **arguments)
+    truth = planted.criteo_like_truth(**arguments)
+    factors = [truth.interactions.factors(n) for n in range(26)]
+    values = [redraw(meta, n) for n in range(26)]
+    dense = np.load(tmp_path / "out" / "dense.npy")
+    clicks = np.load(tmp_path / "out" / "target.npy")
+    uniform = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(planted.TARGET, 0))).random(420)
+    entropy, best, realised = [], [], []
+    for row in range(420):
+        vectors = [factors[n][values[n][row]] for n in range(26)]
+        logit = meta.truth["bias"]
+        logit += sum(
+            x * w for x, w in zip(dense[row].tolist(), meta.truth["dense_weights"], strict=True)
+        )
+        logit += sum(float(u @ v) for u, v in itertools.combinations(vectors, 2))
+        p = sigmoid(logit)
+        assert clicks[row] == (uniform[row] < p)
+        entropy.append(-p * math.log(p) - (1 - p) * math.log(1 - p))
+        best.append(max(p, 1 - p))
+        realised.append(-math.log(p if clicks[row] else 1 - p))
+    for split in SPLITS:
+        part = slice(*meta.splits[split])
+        assert meta.truth["bayes_log_loss"][split] == pytest.approx(np.mean(entropy[part]), rel=1e-10)
+        assert meta.truth["bayes_accuracy"][split] == pytest.approx(np.mean(best[part]), rel=1e-10)
+        assert meta.truth["realised_log_loss"][split] == pytest.approx(
+            np.mean(realised[part]), rel=1e-10
+        )
+        assert meta.truth["click_rate"][split] == pytest.approx(clicks[part].mean())
+
+
+def test_the_bayes_error_of_ratings_equals_a_slow_computation_from_the_factors(tmp_path):
+    arguments = {"seed": 7, "scale": 0.001, "skew": 0.9}
+    meta = generate_movielens_like(tmp_path / "out", rows=2_000, **arguments)
+    truth = planted.movielens_like_truth(**arguments)
+    users, items = redraw(meta, 0), redraw(meta, 1)
+    u, v = truth.interactions.factors(0), truth.interactions.factors(1)
+    ratings = np.load(tmp_path / "out" / "target.npy")
+    noise = [
+        float(rating) - (3.5 + truth.user_bias[a] + truth.item_bias[b] + u[a] @ v[b])
+        for rating, a, b in zip(ratings, users, items, strict=True)
+    ]
+    for split in SPLITS:
+        part = noise[slice(*meta.splits[split])]
+        assert meta.truth["bayes_mse"][split] == pytest.approx(np.mean(np.square(part)), rel=1e-10)
+    assert meta.truth["noise_variance"] == meta.truth["noise_std"] ** 2
+    assert np.var(noise) == pytest.approx(meta.truth["noise_variance"], rel=0.15)
+    assert np.mean(noise) == pytest.approx(0, abs=4 * meta.truth["noise_std"] / math.sqrt(2_000))
+
+
+def test_clicks_are_calibrated_and_the_stated_moments_are_those_of_the_logits(tmp_path):
+    rows = 100_000
+    meta = generate_criteo_like(tmp_path / "out", rows=rows, scale=0.0005, seed=1)
+    truth = planted.criteo_like_truth(scale=0.0005, seed=1)
+    values = [np.array(redraw(meta, n)) for n in range(26)]
+    clicks = np.load(tmp_path / "out" / "target.npy")
+    logits = truth.logits(values, np.load(tmp_path / "out" / "dense.npy"))
+    assert logits.mean() == pytest.approx(meta.truth["logit_mean"], abs=0.03)
+    assert logits.std() == pytest.approx(meta.truth["logit_std"], rel=0.03)
+    probabilities = 1 / (1 + np.exp(-logits))
+    for part in np.array_split(np.argsort(logits), 10):
+        p = probabilities[part]
+        assert abs(clicks[part].mean() - p.mean()) < 4 * math.sqrt((p * (1 - p)).sum()) / len(part)
+    for split, (start, stop) in meta.splits.items():
+        gap = meta.truth["click_rate"][split] - meta.truth["mean_probability"][split]
+        assert abs(gap) < 4 * 0.5 / math.sqrt(stop - start)
+
+
+def test_mean_and_spread_of_interactions_equal_a_sum_over_all_combinations():
+    sizes, skew = (2, 3, 4), 0.8
+    planted_pairs = planted.plant_interactions(0, sizes, skew=skew, decay=0.6, std=1.3)
+    factors = [planted_pairs.factors(n) for n in range(3)]
+    popularity = [planted.popularity(n, skew) for n in sizes]
+    score = np.empty(sizes)
+    weight = np.einsum("a,b,c->abc", *popularity)
+    for where in itertools.product(*map(range, sizes)):
+        vectors = [factors[n][value] for n, value in enumerate(where)]
+        score[where] = sum(u @ v for u, v in itertools.combinations(vectors, 2))
+    mean = (weight * score).sum()
+    variance = (weight * (score - mean) ** 2).sum()
+    assert planted_pairs.mean == pytest.approx(mean, rel=1e-8)
+    assert planted_pairs.std == 1.3
+    assert math.sqrt(variance) == pytest.approx(1.3, rel=1e-8)
+    single = 0.0  # the variance of what one feature alone predicts
+    for n, p in enumerate(popularity):
+        others = tuple(axis for axis in range(3) if axis != n)
+        single += (p * ((weight * score).sum(axis=others) / p - mean) ** 2).sum()
+    assert planted_pairs.first_order == pytest.approx(single / variance, rel=1e-8)
+
+
+def test_the_spectrum_falls_as_asked_and_factors_ignore_popularity():
+    interactions = planted.plant_interactions(0, (20_000, 20_000), skew=1.05, decay=0.6, std=1.0)
+    u, v = interactions.factors(0), interactions.factors(1)
+    values = np.linalg.svd(np.linalg.qr(u)[1] @ np.linalg.qr(v)[1].T, compute_uv=False)
+    ratio = values / values[0] * np.arange(1, planted.RANK + 1) ** 0.6
+    assert ratio == pytest.approx(1, abs=0.05)
+    norms = np.square(u).sum(axis=1)
+    assert norms[:1_000].mean() == pytest.approx(norms[-1_000:].mean(), rel=0.05)
+
+
+@both
+def test_the_folder_is_a_prepared_one_and_says_how_it_was_made(generate, tmp_path):
+    meta = generate(tmp_path / "out", rows=1_000, seed=2)
+    assert read_meta(tmp_path / "out") == meta
+    assert meta.options == {"rows": 1_000, "seed": 2, "scale": 0.01, "decay": 0.6} | {
+        "skew": 1.05 if generate is generate_criteo_like else 0.8
+    }
+    assert meta.rows == {"read": 1_000, "kept": 1_000, "rejected": {}}
+    assert meta.truth["rank"] == 24
+
+
+def test_each_set_has_the_shape_of_its_model(tmp_path):
+    meta = generate_criteo_like(tmp_path / "clicks", rows=7_000)
+    assert (meta.task, meta.source["generator"]) == ("binary", "criteo-like")
+    assert [f.name for f in meta.features] == [f"C{n}" for n in range(1, 27)]
+    assert meta.dense == tuple(f"I{n}" for n in range(1, 14))
+    assert meta.splits == {"train": (0, 6_000), "validation": (6_000, 6_500), "test": (6_500, 7_000)}
+    assert meta.source["planted_values"]["C3"] == 101_312
+    assert meta.source["planted_values"]["C9"] == 2
+    dense = np.load(tmp_path / "clicks" / "dense.npy")
+    assert (dense.dtype, dense.shape) == (np.float32, (7_000, 13))
+    assert np.unique(np.load(tmp_path / "clicks" / "target.npy")).tolist() == [0, 1]
+
+    meta = generate_movielens_like(tmp_path / "ratings", rows=1_000)
+    assert (meta.task, meta.source["generator"]) == ("rating", "movielens-like")
+    assert [f.name for f in meta.features] == ["user", "item"]
+    assert meta.splits == {"train": (0, 800), "validation": (800, 900), "test": (900, 1_000)}
+    assert meta.source["planted_values"] == {"user": 2832, "item": 539}
+    assert not (tmp_path / "ratings" / "dense.npy").exists()
+    assert np.load(tmp_path / "ratings" / "target.npy").dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("generate", "rows"), [(generate_criteo_like, 14), (generate_movielens_like, 10)]
+)
+def test_the_fewest_rows_leave_one_in_each_split(generate, rows, tmp_path):
+    meta = generate(tmp_path / "out", rows=rows)
+    assert all(stop > start for start, stop in meta.splits.values())
+    with pytest.raises(ValueError, match=f"rows must be at least {rows}, got {rows - 1}"):
+        generate(tmp_path / "fewer", rows=rows - 1)
+
+
+@both
+@pytest.mark.parametrize("skew", [0, 4])
+def test_the_bounds_of_skew_are_usable(generate, skew, tmp_path):
+    meta = generate(tmp_path / "out", rows=3_000, skew=skew, scale=1e-9)
+    assert set(meta.source["planted_values"].values()) == {2}
+    assert all(math.isfinite(scale) for scale in meta.truth["component_scale"])
+
+
+@both
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rows": 2.5}, "rows must be a whole number, got 2.5"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"scale": 0}, "scale must be above 0 and at most 1, got 0.0"),
+        ({"scale": 1.5}, "scale must be above 0 and at most 1, got 1.5"),
+        ({"scale": "big"}, "scale must be a number, got 'big'"),
+        ({"skew": -0.1}, r"skew must be in \[0, 4\], got -0.1"),
+        ({"skew": float("nan")}, "skew must be finite, got nan"),
+        ({"decay": 9}, r"decay must be in \[0, 4\], got 9.0"),
+    ],
+    ids=str,
+)
+def test_an_argument_out_of_bounds_is_named_and_nothing_is_written(generate, wrong, message, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=message):
+        generate(tmp_path / "out", **({"rows": 100} | wrong))
+    assert not list(tmp_path.iterdir())
+
+
+@both
+def test_an_existing_folder_is_replaced_only_when_told(generate, tmp_path):
+    generate(tmp_path / "out", rows=100)
+    with pytest.raises(FileExistsError, match="exists already"):
+        generate(tmp_path / "out", rows=200)
+    assert read_meta(tmp_path / "out").num_rows == 100
+    generate(tmp_path / "out", rows=200, overwrite=True)
+    assert read_meta(tmp_path / "out").num_rows == 200
+
+
+def test_progress_counts_rows_in_both_passes(tmp_path):
+    calls = []
+    generate_movielens_like(tmp_path / "out", rows=CHUNK + 5, progress=lambda *call: calls.append(call))
+    total = CHUNK + 5
+    assert calls == [
+        (stage, done, total) for stage in ("counting", "writing") for done in (CHUNK, total)
+    ]
+
+
+def test_a_stop_halfway_leaves_nothing(tmp_path):
+    def stop(stage, rows_done, rows_total):
+        if stage == "writing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_criteo_like(tmp_path / "out", rows=100, progress=stop)
+    assert not list(tmp_path.iterdir())
