@@ -48,7 +48,8 @@ def run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         return _fail(f"this command needs {error.name}: pip install 'mixdim[all]'")
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
+        place = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{place}{error.strerror}" if error.strerror else str(error))
     except (ValueError, TypeError) as error:
         return _fail(str(error))
     except (typer.Abort, KeyboardInterrupt):

@@ -23,6 +23,14 @@ def test_an_unfinished_folder_never_appears(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_names_the_folder_that_it_was_for(tmp_path):
+    full = OSError(28, "No space left on device")
+    with pytest.raises(OSError, match="No space left") as caught, FolderWriter(tmp_path / "data"):
+        raise full
+    assert caught.value.filename == str(tmp_path / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_run_killed_just_before_the_end_leaves_nothing_that_opens(tmp_path, monkeypatch):
     """Killed between the last file and the rename: all is written, but not under its name."""
     kept = tmp_path / "kept"

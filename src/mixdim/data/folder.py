@@ -98,6 +98,8 @@ class FolderWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(self.out)  # a full disk does not say what it was for
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap:
         """Make a memory-mapped array of known shape, such as `ids.npy`."""
