@@ -46,7 +46,7 @@ class Rejects:
         """Raise if more of the rows read are malformed than are allowed."""
         if not self.too_many:
             return
-        counts = ", ".join(f"{reason} {count:,}" for reason, count in sorted(self.reasons.items()))
+        counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.reasons.items()))
         places = "; ".join(f"{file} line {line:,}: {reason}" for file, line, reason in self.places)
         more = "; ..." if self.total > len(self.places) else ""
         raise ValueError(
