@@ -68,7 +68,7 @@ def test_a_malformed_criteo_row_is_refused_with_its_place(tmp_path, monkeypatch,
     raw = tmp_path / "raw"
     raw.write_bytes(good * 6 + line + b"\n" + good * 3)
     message = refused(tmp_path, partial(prepare_criteo, [raw]), match=r"1 of 10 rows read are malformed")
-    assert f"({reason} 1)" in message
+    assert f"(1 {reason})" in message
     assert message.endswith(f"{raw} line 7: {reason}")
     meta = prepare_criteo([raw], tmp_path / "out", max_bad=1)
     assert meta.rows == {"read": 10, "kept": 9, "rejected": {reason: 1}}
@@ -84,7 +84,7 @@ def test_all_reasons_are_counted_and_the_first_five_places_shown_in_order(tmp_pa
         tmp_path, partial(prepare_criteo, [tmp_path / "raw"], max_bad=9), match="10 of 37 rows"
     )
     for reason in BAD_CRITEO:
-        assert f"{reason} 2" in message
+        assert f"2 {reason}" in message
     places = [int(part.split("line ")[1].split(":")[0]) for part in message.split("; ")[:-1]]
     assert places == [8, 9, 10, 11, 12]
     assert message.endswith("; ...")

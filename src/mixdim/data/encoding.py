@@ -127,43 +127,36 @@ def encode_rows(
         raise ValueError(f"min_count must be >= 1, got {min_count}")
     tell = progress or (lambda stage, done, total: None)
     out = Path(out)
-    try:
-        with FolderWriter(out, overwrite=overwrite) as writer:
-            spool = Spool(writer.path / "spool")
-            _read(chunks, spool, rejects, tell)
-            split = split_of(spool) if spool.rows else Split((0, 0, 0))
-            if not split.sizes[0]:
-                raise ValueError(
-                    f"no rows in the training split: {spool.rows:,} rows of {_names(source)}"
-                )
-            counts, bag_sizes = _count(schema, spool, split, tell)
-            vocabularies = [Vocabulary(count.total(), min_count=min_count) for count in counts]
-            del counts
-            for index, vocabulary in enumerate(vocabularies):
-                vocabulary.write(writer.path / "vocabulary" / f"{index}.parquet")
-            _Encoder(writer, schema, split, vocabularies, bag_sizes).run(spool, tell)
-            meta = Meta(
-                task=schema.task,
-                features=tuple(
-                    FeatureMeta(name, v.rows, v.out_of_vocabulary, v.source_values, name in schema.bags)
-                    for name, v in zip(schema.features, vocabularies, strict=True)
-                ),
-                dense=schema.dense,
-                splits=split.bounds,
-                source={"files": source()},
-                options={**options, "min_count": min_count, "max_bad": rejects.max_bad},
-                rows={
-                    "read": spool.rows + rejects.total,
-                    "kept": spool.rows,
-                    "rejected": dict(sorted(rejects.reasons.items())),
-                },
-            )
-            writer.finish(meta)
-            return meta
-    except OSError as error:
-        if error.filename is None and error.errno is not None:
-            raise OSError(f"cannot write {out}: {os.strerror(error.errno)}") from None
-        raise
+    with FolderWriter(out, overwrite=overwrite) as writer:
+        spool = Spool(writer.path / "spool")
+        _read(chunks, spool, rejects, tell)
+        split = split_of(spool) if spool.rows else Split((0, 0, 0))
+        if not split.sizes[0]:
+            raise ValueError(f"no rows in the training split: {spool.rows:,} rows of {_names(source)}")
+        counts, bag_sizes = _count(schema, spool, split, tell)
+        vocabularies = [Vocabulary(count.total(), min_count=min_count) for count in counts]
+        del counts
+        for index, vocabulary in enumerate(vocabularies):
+            vocabulary.write(writer.path / "vocabulary" / f"{index}.parquet")
+        _Encoder(writer, schema, split, vocabularies, bag_sizes).run(spool, tell)
+        meta = Meta(
+            task=schema.task,
+            features=tuple(
+                FeatureMeta(name, v.rows, v.out_of_vocabulary, v.source_values, name in schema.bags)
+                for name, v in zip(schema.features, vocabularies, strict=True)
+            ),
+            dense=schema.dense,
+            splits=split.bounds,
+            source={"files": source()},
+            options={**options, "min_count": min_count, "max_bad": rejects.max_bad},
+            rows={
+                "read": spool.rows + rejects.total,
+                "kept": spool.rows,
+                "rejected": dict(sorted(rejects.reasons.items())),
+            },
+        )
+        writer.finish(meta)
+        return meta
 
 
 def _read(chunks: Iterable[pl.DataFrame], spool: Spool, rejects: Rejects, tell: Progress) -> None:

@@ -98,8 +98,9 @@ class FolderWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(self.out)  # a full disk does not say what it was for
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            # A full disk does not say what it was for.
+            raise OSError(f"cannot write {self.out}: {os.strerror(error.errno)}") from None
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap:
         """Make a memory-mapped array of known shape, such as `ids.npy`."""
