@@ -72,8 +72,10 @@ def test_synthetic_data_is_generated_and_planned(capsys, tmp_path, kind):
     )
     dataset = mixdim.data.open(out)
     assert len(np.load(out / "target.npy")) == 2000
-    plan = mixdim.plan(dataset, temperature=0.3, budget="2M")
+    plan = mixdim.plan(dataset, temperature=0.3, budget="2M", bands=4)
     assert plan.num_parameters <= 2_000_000
+    options = ("--temperature", "0.3", "--budget", "2M", "--bands", "4", "--json")
+    assert mixdim.Plan.from_json(output(capsys, "plan", "--plan-from", str(out), *options).out) == plan
 
 
 @pytest.mark.parametrize(

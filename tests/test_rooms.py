@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "data": {"arguments", "files", "plan_table"},
     "experiments": {"data", "budget", "files", "plan", "plan_table", "planning", "embedding"},
     "cli_data": {"data", "experiments"},
-    "cli": {"", "cli_data", "experiments", "feature_file", "files"},
+    "cli": {"", "cli_data", "data", "experiments", "feature_file", "files"},
     "__main__": {"cli"},
     "__init__": {
         "blocking",

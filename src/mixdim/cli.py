@@ -33,6 +33,7 @@ PLAN_EXAMPLES = """Examples:
 - `mixdim plan --cardinalities user=60,item=37 --base-dim 32 --budget 2k`
 - `mixdim plan --plan-from counts.json --bands 8 --base-dim 64 --budget 2M`
 - `mixdim plan --plan-from features.csv --temperature 0.2 --budget 64MB`
+- `mixdim plan --plan-from ml-1m --bands 8 --temperature 0.4 --budget 2^15`
 """
 
 
@@ -61,7 +62,9 @@ def plan(
     cardinalities: Annotated[
         str | None, typer.Option(help="Rows of each feature: 1460,583,... or user=6040,item=3706.")
     ] = None,
-    plan_from: Annotated[Path | None, typer.Option(help=f"File of features or counts: {FORMS}.")] = None,
+    plan_from: Annotated[
+        Path | None, typer.Option(help=f"A prepared folder, or a file of features or counts: {FORMS}.")
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="0 is uniform, 1 is proportional to popularity.")
     ] = None,
@@ -152,6 +155,11 @@ def version() -> None:
 def _features(cardinalities: str | None, plan_from: Path | None) -> FeatureList:
     if (cardinalities is None) == (plan_from is None):
         raise ValueError("give either --cardinalities or --plan-from")
+    if plan_from is not None and plan_from.is_dir():
+        from mixdim.data import Dataset  # it reads counts with polars, which is an extra
+
+        dataset = Dataset(plan_from)
+        return FeatureList(dataset.cardinalities, dataset.counts, dataset.ids_per_sample)
     if plan_from is not None:
         return read_features(plan_from)
     assert cardinalities is not None
