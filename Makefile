@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench sanitize clean
+.PHONY: demo test check format bench bench-data sanitize clean
 
 demo: .venv/installed
 	$(BIN)/mixdim demo --out demo
@@ -21,7 +21,11 @@ format: .venv/installed
 
 # make bench FLAGS=--quick takes less than a minute.
 bench: .venv/installed
-	for script in planning layer dlrm mf batches; do $(BIN)/python benchmarks/$$script.py $(FLAGS) || exit 1; done
+	for script in planning layer dlrm mf; do $(BIN)/python benchmarks/$$script.py $(FLAGS) || exit 1; done
+
+bench-data: .venv/installed
+	$(BIN)/python benchmarks/batches.py
+	$(BIN)/python benchmarks/prepare.py
 
 # The kernels' tests with kernels that check every access (AddressSanitizer and UBSan; needs g++).
 sanitize: .venv/installed
