@@ -10,7 +10,7 @@ from test_cli import output
 
 def write_table(path):
     lines = ["click,site,user,age,tags", "1,a,u1,3,x|y", "0,b,u2,,", "1,a,u1,4.5,y", "0,a,u3,2,z"]
-    path.write_text("\n".join(lines * 1) + "\n" + "\n".join(lines[1:] * 9) + "\n")
+    path.write_text("\n".join([lines[0], *lines[1:] * 10]) + "\n")
     return path
 
 

@@ -517,3 +517,15 @@ class TestBadArguments:
 
         with pytest.raises(ValueError, match=r"sparse_dim 1, got torch\.sparse_csr$"):
             SparseAMSGrad([Odd(torch.ones(2, 2))]).step()
+
+
+def test_rows_of_a_gradient_need_not_lie_side_by_side_in_memory():
+    tables = [torch.nn.Parameter(torch.ones(8, 2)) for _ in range(2)]
+    rows = torch.tensor([1, 0, 3, 0, 6, 0])[::2]
+    for table, indices in zip(tables, (rows, rows.clone()), strict=True):
+        table.grad = torch.sparse_coo_tensor(
+            indices[None], torch.ones(3, 2), (8, 2), is_coalesced=True, check_invariants=False
+        )
+        SparseAMSGrad([table], lr=0.1).step()
+    assert torch.equal(tables[0], tables[1])
+    assert (tables[0] != 1).any(dim=1).nonzero().flatten().tolist() == [1, 3, 6]

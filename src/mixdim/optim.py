@@ -211,7 +211,7 @@ def _read(gradient: Tensor | None, name: str) -> tuple[Tensor | None, Tensor]:
         dims = f" with sparse_dim {gradient.sparse_dim()}" if gradient.is_sparse else ""
         wanted = "dense or torch.sparse_coo with sparse_dim 1"
         raise ValueError(f"gradient of {name} must be {wanted}, got {gradient.layout}{dims}")
-    rows = gradient._indices()[0]
+    rows = gradient._indices()[0].contiguous()  # the kernel walks through them
     # Autograd forgets that the kernels' gradients are coalesced; looking is cheaper than sorting.
     if gradient.is_coalesced() or bool((rows[1:] > rows[:-1]).all()):
         return rows, gradient._values()

@@ -96,6 +96,35 @@ def test_a_bad_id_raises_the_same_error_on_both_paths(bad):
         assert f"id {bad} of feature 'item'" in str(by_kernel.value)
 
 
+def test_a_damaged_order_is_an_error_and_never_a_row_outside_of_the_table():
+    plan = small_layer().plan
+    layer = mixdim.FeatureEmbeddings(plan, order={"item": list(range(9, -1, -1))})
+    layer.rank_of_id.fill_(2**30)
+    ids, dense = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 16)
+    items = mixdim.MixedDimEmbedding(plan["item"], order=list(range(9, -1, -1)))
+    items.rank_of_id.fill_(-5)
+    for call in (
+        lambda: layer(ids),
+        lambda: layer.interact(dense, ids),
+        lambda: mixdim.dot_scores(items, ids[:, 0], items, ids[:, 0]),
+    ):
+        with pytest.raises(IndexError, match="rank_of_id"):
+            call()
+
+
+def test_second_derivatives_are_refused_not_wrong():
+    layer = mixdim.FeatureEmbeddings(mixdim.plan([3, 50], temperature=0.3, base_dim=8))
+    (narrow,) = (p for name, p in layer.named_parameters() if name in ("table_4", "table_2"))
+    ids = torch.zeros(2, 2, dtype=torch.int64)
+    (gradient,) = torch.autograd.grad(layer(ids).square().sum(), narrow, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+    with plain_path():
+        (gradient,) = torch.autograd.grad(layer(ids).square().sum(), narrow, create_graph=True)
+        gradient.sum().backward()
+    assert (narrow.grad != 0).any()
+
+
 def test_weights_that_want_a_gradient_take_the_plain_path():
     layer = small_layer()
     values, offsets = torch.tensor([0, 1, 2, 5]), torch.tensor([0, 1, 3, 4])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call
 from mixdim.kernels.lookup import (
@@ -89,6 +90,7 @@ class _LookupInteraction(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         dense, *parameters = ctx.saved_tensors
         structs, layer = ctx.structs, ctx.structs.arguments

@@ -46,6 +46,7 @@ inline int64_t find(const Layer& layer, const Feature& feature, int64_t id, int6
   if (layer.has_padding && id == layer.padding_id) return kPadding;
   if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(feature.rows)) return kBad;
   const int64_t rank = feature.rank_of_id ? feature.rank_of_id[id] : id;
+  if (static_cast<uint64_t>(rank) >= static_cast<uint64_t>(feature.rows)) return kBad;  // a damaged order
   int64_t b = feature.first_block;
   const int64_t last = b + feature.num_blocks - 1;
   while (b < last && rank >= layer.blocks[b].end) ++b;

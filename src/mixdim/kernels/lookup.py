@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from mixdim.ids import check_ids
 from mixdim.kernels.library import call
@@ -123,6 +124,12 @@ def raise_index_error(structs: LayerStructs, offsets: Tensor | None) -> None:
     if offsets is not None:
         features = _bags_of(offsets) // max(structs.batch, 1)
     check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names, features=features)
+    raise damaged_order()
+
+
+def damaged_order() -> IndexError:
+    """All ids are in range, and yet a row was not."""
+    return IndexError("the order that this layer holds (rank_of_id) is damaged: load its state again")
 
 
 def layer_gradients(
@@ -191,6 +198,7 @@ class _Lookup(torch.autograd.Function):
         return _forward(ctx.structs, offsets)
 
     @staticmethod
+    @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         tables = ctx.saved_tensors[: len(ctx.structs.arguments.tables)]
         touched, projections = layer_gradients(ctx.structs, gradients[0].contiguous(), ctx.offsets)

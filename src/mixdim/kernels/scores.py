@@ -7,10 +7,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from mixdim.ids import check_ids
 from mixdim.kernels.library import call
-from mixdim.kernels.lookup import LayerArguments, LayerStructs, RowGradients, Sorted, table_gradient
+from mixdim.kernels.lookup import (
+    LayerArguments,
+    LayerStructs,
+    RowGradients,
+    Sorted,
+    damaged_order,
+    table_gradient,
+)
 
 
 class Side(NamedTuple):
@@ -39,11 +47,13 @@ class _DotScores(torch.autograd.Function):
         if call("mixdim_scores", *(side.struct for side in sides), gram, gram.shape[1], out) >= 0:
             for ids, layer in (users, items):
                 check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names)
+            raise damaged_order()
         ctx.sides = (users, items)
         ctx.save_for_backward(gram, *tables)
         return out
 
     @staticmethod
+    @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         gram = ctx.saved_tensors[0]
         users, items = (_SideStructs(side) for side in ctx.sides)
