@@ -11,6 +11,7 @@ from mixdim.plan import Plan, UnknownFeatureError
 from mixdim.planning import FloorWarning, plan
 from mixdim.scores import dot_scores
 from mixdim.sizing import power_law_dims
+from mixdim.training.loop import fit
 
 __version__ = "0.1.0"
 
@@ -24,13 +25,14 @@ __all__ = [
     "dot_interaction",
     "dot_scores",
     "equal_mass_bands",
+    "fit",
     "plan",
     "power_law_dims",
 ]
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import `mixdim.data` when it is first used: it needs polars, which the core does not."""
-    if name == "data":
-        return import_module("mixdim.data")
+    """Import rooms when they are first used: `mixdim.data` needs polars, which the core does not."""
+    if name in ("data", "models", "training"):
+        return import_module(f"mixdim.{name}")
     raise AttributeError(f"module 'mixdim' has no attribute {name!r}")

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 import mixdim
-from mixdim import cli_data, kernels
+from mixdim import cli_data, cli_train, kernels
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
 
@@ -53,6 +53,8 @@ def run(arguments: list[str]) -> int:
         return _fail(f"{place}{error.strerror}" if error.strerror else str(error))
     except (ValueError, TypeError) as error:
         return _fail(str(error))
+    except FloatingPointError as error:
+        return _fail(str(error), code=1)
     except (typer.Abort, KeyboardInterrupt):
         return _fail("stopped", code=130)
 
@@ -129,6 +131,13 @@ app.add_typer(cli_data.prepare_app, name="prepare")
 app.command(epilog="Example: `mixdim generate criteo-like --rows 100000 --out small`")(cli_data.generate)
 app.command(epilog="Example: `mixdim download movielens-1m --out raw`")(cli_data.download)
 app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_data.inspect)
+
+
+app.command(epilog=cli_train.TRAIN_EXAMPLES)(cli_train.train)
+app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --json`")(cli_train.evaluate)
+app.command(epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`")(
+    cli_train.predict
+)
 
 
 @app.command(epilog="Example: `mixdim doctor`, or `MIXDIM_KERNELS=off mixdim doctor`")

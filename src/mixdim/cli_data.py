@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+
+from mixdim.cli_progress import progress_bars
 
 if TYPE_CHECKING:
     from mixdim.data.folder import Meta
@@ -52,7 +42,7 @@ def criteo(
     """Prepare the Criteo data set: days 1-6 train, day 7 validates and tests."""
     from mixdim.data.prepare import prepare_criteo
 
-    with _progress() as progress:
+    with progress_bars() as progress:
         meta = prepare_criteo(
             raw,
             out,
@@ -79,7 +69,7 @@ def movielens(
     """Prepare MovieLens ratings."""
     from mixdim.data.prepare import prepare_movielens
 
-    with _progress() as progress:
+    with progress_bars() as progress:
         meta = prepare_movielens(
             raw,
             out,
@@ -117,7 +107,7 @@ def table(
     """Prepare any table."""
     from mixdim.data.prepare import prepare_table
 
-    with _progress() as progress:
+    with progress_bars() as progress:
         meta = prepare_table(
             raw,
             out,
@@ -157,7 +147,7 @@ def generate(
     if kind not in makers:
         raise ValueError(f"what to generate must be {' or '.join(makers)}, got {kind!r}")
     options = {} if skew is None else {"skew": skew}
-    with _progress() as progress:
+    with progress_bars() as progress:
         meta = makers[kind](
             out, rows=rows, seed=seed, scale=scale, overwrite=overwrite, progress=progress, **options
         )
@@ -177,7 +167,7 @@ def download(
     from mixdim.data.download import fetch, licence_of
 
     typer.echo(licence_of(name))
-    with _progress(unit="B") as progress:
+    with progress_bars(unit="B") as progress:
         found = fetch(name, out, progress=progress)
     typer.echo(str(found))
 
@@ -221,36 +211,3 @@ def _done(meta: Meta, out: Path) -> None:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
         typer.echo(f"skipped malformed rows: {reasons}")
     typer.echo(f"next: mixdim inspect {out}")
-
-
-class _Speed(ProgressColumn):
-    """Rows, or bytes, per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self.unit = unit
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s")
-
-
-@contextmanager
-def _progress(unit: str = "rows") -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar for each stage, on standard error; yields what to call with stage, done and total."""
-    columns = (TextColumn("{task.description}"), BarColumn(), _Speed(unit), TimeRemainingColumn())
-    bars = Progress(*columns, console=Console(stderr=True))
-    tasks: dict[str, TaskID] = {}
-
-    def show(stage: str, done: int, total: int | None) -> None:
-        if not tasks:
-            bars.start()  # only now: without a stage there is nothing to show
-        if stage not in tasks:
-            tasks[stage] = bars.add_task(stage, total=total)
-        bars.update(tasks[stage], completed=done, total=total)
-
-    try:
-        yield show
-    finally:
-        if tasks:
-            bars.stop()

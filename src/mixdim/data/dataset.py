@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mixdim.arguments import whole_number
-from mixdim.data.folder import SPLITS, Meta, read_meta
+from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta
 
 
 class Batch(NamedTuple):
@@ -63,6 +64,11 @@ class Dataset:
         return [feature.name for feature in self.meta.features]
 
     @property
+    def single_valued(self) -> list[str]:
+        """Names of the features that have one id a sample: the columns of `batch.ids`."""
+        return [feature.name for feature in self.meta.features if not feature.bag]
+
+    @property
     def cardinalities(self) -> dict[str, int]:
         """Rows of each feature, the one for values out of vocabulary included."""
         return {feature.name: feature.rows for feature in self.meta.features}
@@ -81,6 +87,26 @@ class Dataset:
     def splits(self) -> dict[str, tuple[int, int]]:
         """First row of each split, and the row after its last."""
         return self.meta.splits
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything in the folder: it differs between data sets that differ."""
+        page = (self.path / "meta.json").read_bytes()  # has the fingerprint of every other file
+        return hashlib.blake2b(page, digest_size=16).hexdigest()
+
+    @cached_property
+    def vocabulary_fingerprint(self) -> str:
+        """A digest of the vocabularies: where it is the same, ids mean the same."""
+        digest = hashlib.blake2b(digest_size=16)
+        for number in range(len(self.meta.features)):
+            digest.update(fingerprint(self.path / "vocabulary" / f"{number}.parquet").encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def mean_target(self) -> float:
+        """The mean target of the training split."""
+        start, stop = self.splits["train"]
+        return float(self._target[start:stop].mean(dtype=np.float64)) if stop > start else 0.0
 
     @cached_property
     def counts(self) -> dict[str, np.ndarray]:

@@ -1,0 +1,154 @@
+"""What a training run was told: options from flags, a TOML file and presets. Knows no models."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+import tomli_w
+
+from mixdim.training.options import PRESET_OF_TASK, TrainingOptions, preset
+
+MODEL_OF_TASK = {"binary": "dlrm", "rating": "mf"}
+BANDS = {"dlrm": 1, "mf": 8, "ncf": 8}  # the paper: one block a feature for CTR, 8 to 16 bands for CF
+OPTIONS_OF_MODEL: dict[str, dict[str, Any]] = {
+    "dlrm": {"bottom": (512, 256, 64), "top": (512, 256)},
+    "mf": {"mean": True, "biases": False},
+    "ncf": {"hidden": (128, 128, 32), "mean": True},
+}
+TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The options of `mixdim train`; None is what was not said.
+
+    `effective` fills in everything that was not said; what it returns is saved with the run.
+    """
+
+    data: str | None = None
+    model: str | None = None
+    temperature: float | None = None
+    base_dim: int | None = None
+    budget: str | None = None
+    bands: int | None = None
+    rounding: str | None = None
+    preset: str | None = None
+    optimizer: str | None = None
+    lr: float | None = None
+    batch_size: int | None = None
+    epochs: int | None = None
+    patience: int | None = None  # 0 never stops early
+    evaluations_per_epoch: int | None = None
+    checkpoint_every: int | None = None
+    shuffle: bool | None = None
+    seed: int | None = None
+    slice_by: str | None = None
+    init: str | None = None
+    bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of NCF's one
+    top: tuple[int, ...] | None = None
+    hidden: tuple[int, ...] | None = None
+    mean: bool | None = None  # MF and NCF: whether the mean target is added to every score
+    biases: bool | None = None  # MF: a number for each user and item
+    tensorboard: bool | None = None
+
+    def over(self, other: RunConfig) -> RunConfig:
+        """What this config says and, where it says nothing, what the other does."""
+        return replace(other, **self.said())
+
+    def said(self) -> dict[str, Any]:
+        """The options that are not None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def effective(self, task: str) -> RunConfig:
+        """Fill in what was not said: the preset of the task, and the paper's settings."""
+        model = self.model or MODEL_OF_TASK[task]
+        if model not in OPTIONS_OF_MODEL:
+            raise ValueError(f"model must be one of {', '.join(OPTIONS_OF_MODEL)}, got {model!r}")
+        temperature = self.temperature
+        if temperature is None and (self.base_dim is None) != (self.budget is None):
+            temperature = TEMPERATURE
+        name = self.preset or PRESET_OF_TASK[task]
+        training = preset(name)
+        of_model = OPTIONS_OF_MODEL[model]
+        of_any_model = {option for options in OPTIONS_OF_MODEL.values() for option in options}
+        for option in sorted((of_any_model - of_model.keys()) & self.said().keys()):
+            raise ValueError(f"{option} is no option of model {model!r}; it has {', '.join(of_model)}")
+        defaults = RunConfig(
+            model=model,
+            temperature=temperature,
+            bands=BANDS[model],
+            rounding="power_of_two",
+            preset=name,
+            optimizer=training.optimizer,
+            lr=training.lr,
+            batch_size=training.batch_size,
+            epochs=training.epochs,
+            patience=training.patience or 0,
+            evaluations_per_epoch=training.evaluations_per_epoch,
+            shuffle=training.shuffle,
+            seed=training.seed,
+            init="xavier",
+            tensorboard=False,
+            **of_model,
+        )
+        return self.over(defaults)
+
+    def training_options(self) -> TrainingOptions:
+        """The part of an effective config that `mixdim.fit` takes."""
+        names = {field.name for field in fields(TrainingOptions)} - {"patience"}
+        return TrainingOptions(
+            **{name: getattr(self, name) for name in names}, patience=self.patience or None
+        )
+
+    def to_toml(self) -> str:
+        """Write what was said as TOML."""
+        said = self.said()
+        return tomli_w.dumps({k: list(v) if isinstance(v, tuple) else v for k, v in said.items()})
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read a TOML file of options, named as the flags of `mixdim train`, with - or _."""
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    try:
+        return config_of({name.replace("-", "_"): value for name, value in entries.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def config_of(entries: Mapping[str, Any]) -> RunConfig:
+    """Check names and kinds of options."""
+    kinds = get_type_hints(RunConfig)
+    known = ", ".join(kinds)
+    values = {}
+    for name, value in entries.items():
+        if name not in kinds:
+            raise ValueError(f"there is no option {name!r}; the options are {known}")
+        values[name] = None if value is None else _as_kind(name, value, kinds[name])
+    return RunConfig(**values)
+
+
+def _as_kind(name: str, value: Any, kind: UnionType) -> Any:
+    wanted = next(option for option in get_args(kind) if option is not type(None))
+    if wanted is float and type(value) is int:
+        return float(value)
+    if name == "budget" and type(value) is int:
+        return str(value)
+    if wanted in (str, int, float, bool):
+        if type(value) is not wanted:
+            raise TypeError(f"{name} must be {_in_words(wanted)}, got {value!r}")
+        return value
+    if not isinstance(value, list | tuple) or not all(type(width) is int for width in value):
+        raise TypeError(f"{name} must be a list of whole numbers, got {value!r}")
+    return tuple(value)
+
+
+def _in_words(kind: type) -> str:
+    return {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]

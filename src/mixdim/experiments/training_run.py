@@ -1,0 +1,354 @@
+"""A training run as a folder: plan, train, measure, come back to it. The loop is mixdim.training.
+
+config.toml      what was asked, every option
+plan.json        the widths
+metrics.jsonl    losses and validations as they came
+checkpoint/      the newest two states, and the best weights
+summary.json     how it ended
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import mixdim
+from mixdim.budget import format_bytes, parse_budget
+from mixdim.data import Dataset
+from mixdim.experiments.build_model import build_model, check_fits, mean_output
+from mixdim.experiments.run_config import RunConfig, read_config
+from mixdim.files import write_atomically
+from mixdim.plan import OPTIMIZER_STATE, Plan
+from mixdim.planning import plan as make_plan
+from mixdim.training import Checkpoints, Fitted, evaluate, fit, load_weights
+from mixdim.training.checkpoints import CheckpointError
+from mixdim.training.evaluation import Progress, outputs_of
+from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory
+from mixdim.training.resumption import MAY_CHANGE
+
+WEIGHTS = ("best", "last")
+Echo = Callable[[str], None]
+
+
+class NotEnoughMemoryError(ValueError):
+    """A run that would not fit into this machine's memory."""
+
+
+def train_run(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    echo: Echo = lambda line: None,
+) -> dict[str, Any]:
+    """Train as the config says, keep everything in the folder `out`, and return the summary."""
+    saved = out / "config.toml"
+    if resume and saved.is_file():
+        config = _continued(config, read_config(saved), out)
+    if config.data is None:
+        raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
+    dataset = Dataset(config.data)
+    config = replace(config.effective(dataset.task), data=str(dataset.path.resolve()))
+    check_fits(config, dataset)
+    options = config.training_options()
+    plan = plan_of(config, dataset)
+    forecast = require_memory(config, plan, dataset)
+    if (out / "summary.json").is_file() and resume:
+        summary = _read_summary(out)
+        if summary["epochs"] == config.epochs and summary["patience"] == config.patience:
+            echo(f"{out} is finished already")
+            return summary
+    _prepare_folder(out, resume=resume, overwrite=overwrite)
+    write_atomically(saved, config.to_toml())
+    write_atomically(out / "plan.json", plan.to_json())
+    torch.manual_seed(options.seed)
+    model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
+    echo(_opening_lines(config, plan, model, forecast))
+    fitted = fit(
+        model,
+        dataset,
+        options=options,
+        out=out,
+        resume=resume,
+        tensorboard=bool(config.tensorboard),
+        progress=progress,
+    )
+    summary = summarise(config, plan, model, fitted, dataset)
+    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
+    """The plan that a config asks for, of the features of a data set."""
+    assert config.bands is not None
+    return make_plan(
+        dataset,
+        temperature=config.temperature,
+        base_dim=config.base_dim,
+        budget=config.budget,
+        bands=config.bands,
+        rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
+    )
+
+
+def forecast_of(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForecast:
+    """What training will need, found out with a model that has shapes and no weights."""
+    assert config.optimizer is not None
+    assert config.batch_size is not None
+    with torch.device("meta"):
+        model = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
+    return forecast_memory(
+        model,
+        optimizer=config.optimizer,
+        batch_size=config.batch_size,
+        num_ids=round(sum(dataset.ids_per_sample.get(name, 1.0) for name in plan)),
+        num_dense=dataset.num_dense,
+        train_rows=dataset.splits["train"][1],
+        evaluation_rows=dataset.meta.num_rows - dataset.splits["train"][1],
+    )
+
+
+def require_memory(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForecast:
+    """Forecast the memory; refuse, with the numbers and a budget that would do, what does not fit."""
+    forecast, available = forecast_of(config, plan, dataset), available_memory()
+    if forecast.total <= available:
+        return forecast
+    assert config.optimizer is not None
+    copies = 1 + OPTIMIZER_STATE[config.optimizer]
+    over = forecast.total - available
+    # What scales with the tables must shrink by what is over; a little less, for widths are rounded.
+    budget = plan.num_parameters - int(1.05 * over / (4 * copies))
+    advice = (
+        f"--budget {budget} would fit"
+        if budget >= plan.num_rows
+        else f"even width 1 for all {plan.num_rows:,} rows does not fit beside the rest: a smaller "
+        "batch size, or an optimizer with less state, such as adagrad or sgd, may"
+    )
+    raise NotEnoughMemoryError(
+        f"training needs about {forecast}, and this machine has {format_bytes(available)} free: {advice}"
+    )
+
+
+def summarise(
+    config: RunConfig, plan: Plan, model: nn.Module, fitted: Fitted, dataset: Dataset
+) -> dict[str, Any]:
+    """What `summary.json` says: what was trained, at what cost, how well."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    truth = dataset.meta.truth or {}
+    best_possible: dict[str, Any] = {
+        name: truth[name] for name in ("bayes_log_loss", "bayes_mse") if name in truth
+    }
+    return {
+        "model": config.model,
+        "temperature": plan.temperature,
+        "base_dim": plan.base_dim,
+        "budget": None if config.budget is None else parse_budget(config.budget),
+        "num_parameters": parameters,
+        "embedding_parameters": plan.num_parameters,
+        **{name: getattr(config, name) for name in _SUMMARY_OPTIONS},
+        "epochs_run": fitted.epochs_run,
+        "steps": fitted.steps,
+        "stopped_early": fitted.stopped_early,
+        "seconds": fitted.seconds,
+        "samples_per_second": fitted.samples_per_second,
+        "peak_memory_bytes": fitted.peak_memory_bytes,
+        "slice_feature": fitted.slice_feature,
+        "validation": fitted.validation,
+        "test": fitted.test,
+        **best_possible,
+        "data": config.data,
+        "data_fingerprint": dataset.fingerprint,
+        "vocabulary_fingerprint": dataset.vocabulary_fingerprint,
+        "version": mixdim.__version__,
+        "machine": {
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
+
+
+_SUMMARY_OPTIONS = (
+    *("bands", "rounding", "seed", "preset", "optimizer", "lr", "batch_size", "epochs", "patience"),
+    *("shuffle", "init", "bottom", "top", "hidden", "mean", "biases"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedRun:
+    """A run read back: its config, and its model with the best or the last weights."""
+
+    path: Path
+    config: RunConfig
+    plan: Plan
+    model: nn.Module
+    step: int
+
+
+def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
+    """Read a run's model back with its "best" or "last" weights."""
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
+    for name in ("config.toml", "plan.json"):
+        if not (path / name).is_file():
+            raise FileNotFoundError(f"{path} is not a run: it has no {name}")
+    config = read_config(path / "config.toml")
+    try:
+        plan = Plan.from_json((path / "plan.json").read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path / 'plan.json'}: {error}") from None
+    model = build_model(config, plan, num_dense=num_dense, mean=0.0)  # the mean comes with the weights
+    checkpoints = Checkpoints(path / "checkpoint")
+    newest = checkpoints.newest()
+    if weights == "best":
+        best = None if newest is None else newest.state["best"]
+        chosen = checkpoints.best(None if best is None else best["step"])
+    elif newest is None:
+        raise CheckpointError(f"{path} has no checkpoint yet")
+    else:
+        chosen = newest
+    load_weights(model, chosen)
+    return OpenedRun(path, config, plan, model, chosen.step)
+
+
+def evaluate_run(
+    path: Path,
+    data: Path,
+    *,
+    split: str = "test",
+    weights: str = "best",
+    slice_by: str | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure a run's model on a split of a data set."""
+    dataset = Dataset(data)
+    run = _open_for(path, dataset, weights)
+    assert run.config.batch_size is not None
+    metrics = evaluate(
+        run.model,
+        dataset,
+        split,
+        batch_size=run.config.batch_size,
+        slice_by=slice_by or run.config.slice_by,
+        progress=progress,
+    )
+    return {"run": str(path), "weights": weights, "step": run.step, "split": split, **metrics}
+
+
+def predict_run(
+    path: Path,
+    data: Path,
+    out: Path,
+    *,
+    split: str = "test",
+    weights: str = "best",
+    progress: Progress | None = None,
+) -> int:
+    """Write what a run's model says of each row of a split as Parquet; returns the number of rows.
+
+    Columns: `row` in the prepared folder, `prediction` (a probability if targets are clicks, otherwise a
+    rating) and `target`.
+    """
+    import io
+
+    import numpy as np
+    import polars as pl
+
+    dataset = Dataset(data)
+    run = _open_for(path, dataset, weights)
+    assert run.config.batch_size is not None
+    found = outputs_of(run.model, dataset, split, batch_size=run.config.batch_size, progress=progress)
+    outputs = torch.from_numpy(found.outputs)
+    predictions = outputs.sigmoid() if dataset.task == "binary" else outputs
+    start, stop = dataset.splits[split]
+    table = pl.DataFrame({
+        "row": np.arange(start, stop),
+        "prediction": predictions.numpy(),
+        "target": found.targets,
+    })  # fmt: skip
+    written = io.BytesIO()
+    table.write_parquet(written)
+    write_atomically(out, written.getvalue())
+    return len(table)
+
+
+def _open_for(path: Path, dataset: Dataset, weights: str) -> OpenedRun:
+    """Open a run, having checked that the data's ids mean what the run learned."""
+    run = open_run(path, num_dense=dataset.num_dense, weights=weights)
+    planned = {feature.name: feature.rows for feature in run.plan.features}
+    if planned != dataset.cardinalities:
+        raise ValueError(
+            f"{dataset.path} has other features than {path} was trained with: "
+            f"{_difference(planned, dataset.cardinalities)}"
+        )
+    summary = path / "summary.json"
+    if summary.is_file():
+        learned = _read_summary(path).get("vocabulary_fingerprint")
+        if learned != dataset.vocabulary_fingerprint:
+            raise ValueError(
+                f"the ids of {dataset.path} come from another vocabulary than those {path} was trained "
+                "with, so they mean other values"
+            )
+    return run
+
+
+def _difference(planned: dict[str, int], found: dict[str, int]) -> str:
+    for name in [*planned, *found]:
+        if planned.get(name) != found.get(name):
+            return f"{name!r} has {found.get(name, 'no')} rows instead of {planned.get(name, 'none')}"
+    return "their order differs"
+
+
+def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
+    """The saved config, with what may change; refuse what may not."""
+    for name, value in given.said().items():
+        before = getattr(saved, name)
+        same = Path(value).resolve() == Path(before) if name == "data" else value == before
+        if not same and name not in MAY_CHANGE:
+            raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
+    return replace(given, data=None).over(saved)
+
+
+def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is not a folder")
+    if out.exists() and any(out.iterdir()) and not resume:
+        if not overwrite:
+            raise FileExistsError(
+                f"{out} exists already; --resume continues it, --overwrite replaces it"
+            )
+        if not (out / "config.toml").is_file():
+            raise FileExistsError(f"{out} exists and is no run, so it is not replaced")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((path / "summary.json").read_bytes()))
+    except ValueError as error:
+        raise ValueError(f"{path / 'summary.json'} is malformed: {error}") from None
+
+
+def _opening_lines(config: RunConfig, plan: Plan, model: nn.Module, forecast: MemoryForecast) -> str:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    widths = [block.dim for block in plan.blocks]
+    return (
+        f"{config.model}: {parameters:,} parameters, {plan.num_parameters:,} of them embeddings "
+        f"(temperature {plan.temperature:g}, base_dim {plan.base_dim}, "
+        f"{len(widths)} blocks of width {min(widths)} to {max(widths)})\n"
+        f"memory: about {forecast}"
+    )

@@ -1,0 +1,89 @@
+"""Matrix factorisation: a rating is a dot product. Knows nothing about tables or training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mixdim.arguments import real_number, whole_number
+from mixdim.embedding import MixedDimEmbedding
+from mixdim.models.samples import Samples, check_shape
+from mixdim.models.tables import common_width, count_trained
+from mixdim.scores import dot_scores
+
+
+class MatrixFactorization(nn.Module):
+    """The rating of a user and an item as the dot product of their vectors (paper, Sec. 5).
+
+    rating = <u, v> + mean + b_user + b_item, without what is not asked for.
+
+    - `user_embedding`, `item_embedding`: from ids (batch,) to vectors (batch, base_dim): a
+      `mixdim.MixedDimEmbedding`, an nn.Embedding, or another module that says its `embedding_dim`.
+    - `mean`: a constant, such as the mean of the ratings; it is saved with the state, not trained.
+    - `biases`: whether each user and item has a number of its own, zero at first. (The paper does
+      not say whether it had them.) The embeddings then must say their `num_embeddings`.
+
+    >>> from types import SimpleNamespace
+    >>> import mixdim
+    >>> plan = mixdim.plan({"user": 100, "item": 80}, temperature=0.3, base_dim=8)
+    >>> users, items = (mixdim.MixedDimEmbedding(plan[name]) for name in plan)
+    >>> model = MatrixFactorization(users, items, mean=3.5, biases=True)
+    >>> model(SimpleNamespace(ids=torch.tensor([[99, 79], [0, 0]]))).shape
+    torch.Size([2])
+    >>> model.num_parameters - model.embedding_parameters
+    180
+    """
+
+    mean: Tensor
+
+    def __init__(
+        self,
+        user_embedding: nn.Module,
+        item_embedding: nn.Module,
+        *,
+        mean: float | None = None,
+        biases: bool = False,
+    ) -> None:
+        super().__init__()
+        common_width({"user_embedding": user_embedding, "item_embedding": item_embedding})
+        self.user_embedding, self.item_embedding = user_embedding, item_embedding
+        self.register_buffer("mean", torch.tensor(0.0 if mean is None else real_number(mean, "mean")))
+        sides = {"user": user_embedding, "item": item_embedding} if biases else {}
+        self.biases = nn.ModuleDict({name: _zero_for_each_row(side) for name, side in sides.items()})
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model that training changes."""
+        return count_trained(self)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Those of them in the embeddings: tables and projections, not the biases."""
+        return count_trained(self.user_embedding, self.item_embedding)
+
+    def forward(self, samples: Samples) -> Tensor:
+        """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
+        check_shape(samples.ids, "ids", 2, "user and item")
+        ids = samples.ids.unbind(1)
+        ratings = self._dot(*ids) + self.mean
+        for bias, ids_of_side in zip(self.biases.values(), ids, strict=False):  # none, or both
+            ratings = ratings + bias(ids_of_side).squeeze(1)
+        return ratings
+
+    def _dot(self, user_ids: Tensor, item_ids: Tensor) -> Tensor:
+        users, items = self.user_embedding, self.item_embedding
+        if isinstance(users, MixedDimEmbedding) and isinstance(items, MixedDimEmbedding):
+            return dot_scores(users, user_ids, items, item_ids)
+        return (users(user_ids) * items(item_ids)).sum(-1)
+
+
+def _zero_for_each_row(embedding: nn.Module) -> nn.Embedding:
+    """A table of width 1, all zero, with gradients of the kind that the embedding has."""
+    if not hasattr(embedding, "num_embeddings"):
+        raise TypeError(
+            f"biases=True needs embeddings that say their num_embeddings; {type(embedding).__name__} "
+            "does not"
+        )
+    zeros = torch.zeros(whole_number(embedding.num_embeddings, "num_embeddings"), 1)
+    sparse = getattr(embedding, "sparse", False)
+    return nn.Embedding.from_pretrained(zeros, freeze=False, sparse=sparse)  # type: ignore[no-untyped-call]

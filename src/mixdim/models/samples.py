@@ -1,0 +1,87 @@
+"""What a model reads of a batch, and in which shape. Knows nothing about where batches come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mixdim.plan import UnknownFeatureError
+
+
+class Samples(Protocol):
+    """A batch of samples, such as a `mixdim.data.Batch`."""
+
+    @property
+    def ids(self) -> Tensor:
+        """One id for each sample and single-valued feature, int32 or int64: (batch, features)."""
+
+    @property
+    def dense(self) -> Tensor:
+        """The numbers of each sample: (batch, dense columns)."""
+
+    @property
+    def bags(self) -> Mapping[str, tuple[Tensor, Tensor]]:
+        """Values and offsets, by the name of the multi-valued feature: (values,), (batch + 1,).
+
+        The bag of sample i is `values[offsets[i] : offsets[i + 1]]`; it may be empty.
+        """
+
+
+def check_shape(tensor: Tensor, name: str, columns: int, meaning: str) -> None:
+    """Say which shape a tensor of samples must have, if it is not (batch, columns).
+
+    >>> check_shape(torch.zeros(4, 3), "ids", 2, "user and item")
+    Traceback (most recent call last):
+    ValueError: ids must have shape (batch, 2: user and item), got (4, 3)
+    """
+    if tensor.dim() != 2 or tensor.shape[1] != columns:
+        raise ValueError(
+            f"{name} must have shape (batch, {columns}: {meaning}), got {tuple(tensor.shape)}"
+        )
+
+
+def join_bags(
+    ids: Tensor, bags: Mapping[str, tuple[Tensor, Tensor]], features: Iterable[str]
+) -> tuple[Tensor, Tensor]:
+    """Put all features into one pair of values and offsets, as `FeatureEmbeddings.bags` takes them.
+
+    A feature without bags is the next column of `ids` (batch, features without bags), and each of its
+    ids a bag of one. Returns (values,), (features * batch + 1,), feature by feature.
+
+    >>> genres = torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3])
+    >>> values, offsets = join_bags(torch.tensor([[1], [2]]), {"genres": genres}, ["genres", "user"])
+    >>> values.tolist(), offsets.tolist()
+    ([5, 6, 7, 1, 2], [0, 2, 3, 4, 5])
+    """
+    features = list(features)
+    for name in bags:
+        if name not in features:
+            raise UnknownFeatureError.among(name, features)
+    check_shape(ids, "ids", len(features) - len(bags), "the features without bags")
+    for name, (values, offsets) in bags.items():
+        _check_bags(name, values, offsets, batch_size=len(ids))
+
+    columns, one_each = iter(ids.unbind(1)), torch.arange(len(ids) + 1, device=ids.device)
+    parts = [bags[name] if name in bags else (next(columns), one_each) for name in features]
+    values = torch.cat([values for values, _ in parts])
+    starts = accumulate((len(values) for values, _ in parts), initial=0)
+    shifted = [offsets[:-1] + start for (_, offsets), start in zip(parts, starts, strict=False)]
+    return values, torch.cat([*shifted, one_each.new_tensor([len(values)])])
+
+
+def _check_bags(name: str, values: Tensor, offsets: Tensor, *, batch_size: int) -> None:
+    # Together, an offset too many in one feature and one too few in the next would look right.
+    if offsets.shape != (batch_size + 1,):
+        raise ValueError(
+            f"offsets of feature {name!r} must have shape ({batch_size + 1},), one more than the batch, "
+            f"got {tuple(offsets.shape)}"
+        )
+    if int(offsets[0]) != 0 or int(offsets[-1]) != len(values):
+        raise ValueError(
+            f"offsets of feature {name!r} must rise from 0 to the number of values {len(values)}, "
+            f"got {int(offsets[0])} to {int(offsets[-1])}"
+        )

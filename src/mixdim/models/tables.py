@@ -1,0 +1,74 @@
+"""What models ask of the embeddings they are given. Knows nothing about how these store vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from mixdim.arguments import whole_number
+from mixdim.interaction import dot_interaction
+from mixdim.models.samples import check_shape
+
+
+class FeatureTables(nn.ModuleList):
+    """One embedding a feature, such as `nn.Embedding`, as the layer of all features that DLRM calls.
+
+    Each takes ids (batch,) and returns vectors (batch, base_dim).
+
+    >>> tables = FeatureTables([nn.Embedding(1000, 4), nn.Embedding(20, 4)])
+    >>> tables.interact(torch.ones(5, 4), torch.zeros(5, 2, dtype=torch.int64)).shape
+    torch.Size([5, 7])
+    """
+
+    def __init__(self, tables: Iterable[nn.Module]) -> None:
+        super().__init__(tables)
+        if not len(self):
+            raise ValueError("embeddings must have at least one feature, got none")
+        self.base_dim = common_width({f"feature {n}": table for n, table in enumerate(self)})
+
+    def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """Look up and interact: (batch, base_dim), (batch, features) -> as `mixdim.dot_interaction`."""
+        check_shape(ids, "ids", len(self), "the features")
+        vectors = [table(column) for table, column in zip(self, ids.unbind(1), strict=True)]
+        return dot_interaction(dense, torch.stack(vectors, dim=1))
+
+
+def width(embedding: nn.Module, name: str) -> int:
+    """How wide an embedding's vectors are: its `base_dim`, or `embedding_dim` as in nn.Embedding."""
+    for attribute in ("base_dim", "embedding_dim"):
+        if hasattr(embedding, attribute):
+            return whole_number(getattr(embedding, attribute), f"{attribute} of {name}")
+    raise TypeError(
+        f"{name} must say how wide its vectors are, as its base_dim or embedding_dim; "
+        f"{type(embedding).__name__} does not"
+    )
+
+
+def common_width(embeddings: Mapping[str, nn.Module]) -> int:
+    """The width of the vectors of all these embeddings; an error if it is not one.
+
+    >>> common_width({"user": nn.Embedding(9, 4), "item": nn.Embedding(7, 8)})
+    Traceback (most recent call last):
+    ValueError: all embeddings must have one width, got 4 for user and 8 for item
+    """
+    widths = {name: width(embedding, name) for name, embedding in embeddings.items()}
+    (first, expected), *others = widths.items()
+    for name, found in others:
+        if found != expected:
+            raise ValueError(
+                f"all embeddings must have one width, got {expected} for {first} and {found} for {name}"
+            )
+    return expected
+
+
+def count_trained(*modules: nn.Module) -> int:
+    """Parameters that training changes, each counted once even where modules share it.
+
+    >>> table = nn.Embedding(9, 4)
+    >>> count_trained(table, table)
+    36
+    """
+    parameters = nn.ModuleList(modules).parameters()
+    return sum(parameter.numel() for parameter in parameters if parameter.requires_grad)

@@ -1,0 +1,122 @@
+"""How good a model is on a split: all its outputs, then metrics. Knows nothing about training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mixdim.training.inputs import TrainingData, num_rows
+from mixdim.training.metrics import measure
+from mixdim.training.slices import measure_slices, thirds_of_popularity
+
+# stage, samples done, samples in all, and a note such as the loss
+Progress = Callable[[str, int, int, str], None]
+
+
+class Interrupted(Exception):  # noqa: N818  # nothing went wrong
+    """Somebody asked to stop."""
+
+
+class Outputs(NamedTuple):
+    """What a model said about each row of a split, in its order."""
+
+    outputs: np.ndarray  # float32 (rows,): logits or ratings
+    targets: np.ndarray  # float32 (rows,)
+    ids: np.ndarray | None  # (rows,) of one feature, if asked for
+
+
+def feature_to_slice_by(data: TrainingData, wanted: str | None = None) -> str | None:
+    """The feature whose popularity cuts metrics: the wanted one, "item", or the one with most rows."""
+    names = list(data.single_valued)
+    if wanted is not None:
+        if wanted not in names:
+            raise ValueError(
+                f"slice_by must be a single-valued feature ({', '.join(names)}), got {wanted!r}"
+            )
+        return wanted
+    if "item" in names or not names:
+        return "item" if names else None
+    return max(names, key=lambda name: len(data.counts[name]))
+
+
+@torch.no_grad()
+def outputs_of(
+    model: nn.Module,
+    data: TrainingData,
+    split: str,
+    *,
+    batch_size: int,
+    with_ids_of: str | None = None,
+    progress: Progress | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Outputs:
+    """Run a model over a split, in evaluation mode."""
+    rows = num_rows(data, split)
+    column = None if with_ids_of is None else list(data.single_valued).index(with_ids_of)
+    outputs, targets = np.empty(rows, np.float32), np.empty(rows, np.float32)
+    ids = None if column is None else np.empty(rows, np.int64)
+    was_training, done = model.training, 0
+    model.eval()
+    try:
+        for batch in data.batches(split, batch_size=batch_size):
+            if stopped():
+                raise Interrupted
+            here = slice(done, done + len(batch.target))
+            outputs[here] = check_output(model(batch), batch.target).numpy(force=True)
+            targets[here] = batch.target.numpy(force=True)
+            if ids is not None and column is not None:
+                ids[here] = batch.ids[:, column].numpy(force=True)
+            done = here.stop
+            if progress is not None:
+                progress(f"measuring {split}", done, rows, "")
+    finally:
+        model.train(was_training)
+    wrong = rows - int(np.isfinite(outputs).sum())
+    if wrong:
+        raise FloatingPointError(f"{wrong:,} of {rows:,} outputs on the {split} split are not finite")
+    return Outputs(outputs, targets, ids)
+
+
+def evaluate(
+    model: nn.Module,
+    data: TrainingData,
+    split: str = "test",
+    *,
+    batch_size: int = 4096,
+    slice_by: str | None = None,
+    progress: Progress | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Measure a model on a split: the metrics of its task, and the same in `slices`.
+
+    These are the thirds of the popularity mass of a feature: "popular", "middle" and "rare".
+    """
+    feature = feature_to_slice_by(data, slice_by)
+    found = outputs_of(
+        model,
+        data,
+        split,
+        batch_size=batch_size,
+        with_ids_of=feature,
+        progress=progress,
+        stopped=stopped,
+    )
+    result: dict[str, Any] = dict(measure(data.task, found.outputs, found.targets))
+    if feature is not None and found.ids is not None:
+        thirds = thirds_of_popularity(data.counts[feature])
+        result["slices"] = measure_slices(data.task, found.outputs, found.targets, thirds[found.ids])
+    return result
+
+
+def check_output(output: Tensor, target: Tensor) -> Tensor:
+    """Refuse an output that is not one number per sample: (batch, 1) would broadcast to a wrong loss."""
+    if output.shape != target.shape:
+        raise ValueError(
+            f"the model must return one number per sample, shape {tuple(target.shape)}, "
+            f"got {tuple(output.shape)}"
+        )
+    return output

@@ -1,0 +1,383 @@
+"""The training loop: steps, evaluations, checkpoints. Knows nothing about how a model is made.
+
+The number of steps done is also the place in the data, so a run can stop anywhere and go on exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import backward
+
+from mixdim.training.checkpoints import Checkpoints
+from mixdim.training.evaluation import (
+    Interrupted,
+    Progress,
+    check_output,
+    evaluate,
+    feature_to_slice_by,
+)
+from mixdim.training.inputs import Batch, TrainingData, num_rows
+from mixdim.training.journal import Journal
+from mixdim.training.memory import peak_memory
+from mixdim.training.metrics import objective
+from mixdim.training.optimizers import NamedOptimizer
+from mixdim.training.options import TrainingOptions, options_for
+from mixdim.training.resumption import (
+    TrainingState,
+    load_everything,
+    load_weights,
+    save_everything,
+    save_weights,
+)
+from mixdim.training.schedule import Schedule
+from mixdim.training.signals import StopRequests
+
+log = logging.getLogger("mixdim.training")
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "binary": F.binary_cross_entropy_with_logits,
+    "rating": F.mse_loss,
+}
+SECONDS_BETWEEN_CHECKPOINTS = 300.0  # if not told otherwise
+
+
+class Stopped(Exception):  # noqa: N818  # nothing went wrong
+    """A signal stopped the run, after a checkpoint was written."""
+
+    def __init__(self, signal_name: str, step: int, checkpoint: Path) -> None:
+        self.signal_name, self.step, self.checkpoint = signal_name, step, checkpoint
+        super().__init__(f"stopped by {signal_name} after step {step}; wrote {checkpoint}")
+
+
+class DivergedError(FloatingPointError):
+    """The loss or the weights are not finite any more."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What came out of a run; the model itself holds the best weights."""
+
+    steps: int
+    epochs_run: int
+    seconds: float
+    samples_per_second: float
+    peak_memory_bytes: int
+    slice_feature: str | None
+    stopped_early: bool
+    validation: dict[str, Any]  # "best" and "last", each with metrics, "slices", "step" and "epoch"
+    test: dict[str, Any]
+
+
+def fit(
+    model: nn.Module,
+    dataset: TrainingData,
+    *,
+    options: TrainingOptions | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Fitted:
+    """Train a model on a prepared data set; at the end it holds the weights of the best validation.
+
+    The model is any `nn.Module` that takes a batch (`batch.ids`, `batch.dense`, `batch.bags`) and
+    returns one number per sample: a logit if `dataset.task` is "binary", a rating if it is "rating".
+
+    - `options`: how to train; if not given, the paper's protocol for the task. Single options can be
+      changed by name: `fit(model, dataset, epochs=3, lr=1e-3)`; see `TrainingOptions`.
+    - `out`: folder for `metrics.jsonl` and `checkpoint/`. Without it nothing is written, and nothing
+      can be resumed.
+    - `resume`: continue what is in `out` (or start, if nothing is there yet).
+    - `progress(stage, samples_done, samples_in_all, note)` is called after every step.
+
+    >>> import tempfile, mixdim.data
+    >>> from mixdim.data.generate import generate_movielens_like
+    >>> from mixdim.models import MatrixFactorization
+    >>> folder = tempfile.mkdtemp() + "/made"
+    >>> meta = generate_movielens_like(folder, rows=2_000, scale=0.0005)
+    >>> dataset = mixdim.data.open(folder)
+    >>> plan = mixdim.plan(dataset, temperature=0.3, base_dim=8, bands=4)
+    >>> users, items = (mixdim.MixedDimEmbedding(plan[name], sparse=True) for name in plan)
+    >>> fitted = mixdim.fit(MatrixFactorization(users, items, mean=3.5), dataset, epochs=2)
+    >>> fitted.epochs_run, sorted(fitted.test["best"]["slices"])
+    (2, ['middle', 'popular', 'rare'])
+    """
+    options = replace(options or options_for(dataset.task), **changes)
+    if resume and out is None:
+        raise ValueError("resume needs out, the folder of the run to continue")
+    run = _Run(model, dataset, options, None if out is None else Path(out), tensorboard, progress)
+    if out is not None and not resume and run.checkpoints.newest_path() is not None:
+        raise FileExistsError(f"{out} holds a run already; resume=True continues it")
+    run.begin(resume=resume)
+    return run.finish()
+
+
+@dataclass
+class _Run:
+    """One call of `fit`."""
+
+    model: nn.Module
+    data: TrainingData
+    options: TrainingOptions
+    out: Path | None
+    tensorboard: bool
+    progress: Progress | None
+    state: TrainingState = field(default_factory=TrainingState)
+
+    def __post_init__(self) -> None:
+        if num_rows(self.data, "train") == 0:
+            raise ValueError("the training split is empty")
+        self.slice_by = feature_to_slice_by(self.data, self.options.slice_by)
+        self.loss = LOSSES[self.data.task]
+        self.optimizer = NamedOptimizer(self.options.optimizer, self.model, lr=self.options.lr)
+        self.schedule = Schedule(num_rows(self.data, "train"), self.options)
+        self.saved_step: int | None = None
+        self.checkpoints = Checkpoints((self.out or Path()) / "checkpoint")
+        self.best_in_memory: dict[str, Tensor] = {}
+        if self.out is None:
+            self.journal = Journal(None)
+        else:
+            self.out.mkdir(parents=True, exist_ok=True)
+            folder = self.out / "tensorboard" if self.tensorboard else None
+            self.journal = Journal(self.out / "metrics.jsonl", tensorboard=folder)
+
+    def finish(self) -> Fitted:
+        """Train to the end, measure, and leave the best weights in the model."""
+        self.clock = _Clock(self.state.seconds)
+        if self.out is None:
+            return self._to_the_end(lambda: False)
+        with StopRequests() as stopped:
+            try:
+                return self._to_the_end(stopped)
+            except Interrupted:
+                assert stopped.name is not None
+                raise Stopped(stopped.name, self.state.step, self.saved()) from None
+            finally:
+                self.journal.close()
+
+    def _to_the_end(self, stopped: Callable[[], bool]) -> Fitted:
+        self.model.train()
+        with closing(self._batches()) as batches:
+            while True:
+                if self._evaluation_is_due():
+                    self._evaluate(stopped)
+                if self._is_finished():
+                    break
+                if stopped():
+                    raise Interrupted
+                if self._checkpoint_is_due():
+                    self.saved()
+                self._train(batches)
+        if self.out is not None:
+            self.saved()
+        return self._measure_test(stopped)
+
+    def _is_finished(self) -> bool:
+        state, patience = self.state, self.options.patience
+        return state.step >= self.schedule.total_steps or (
+            patience is not None and state.stale >= patience
+        )
+
+    def _batches(self) -> Generator[Batch, None, None]:
+        """The batches after the steps done so far, epoch after epoch."""
+        epoch, position = self.schedule.place_after(self.state.step)
+        for number in count(epoch):
+            yield from self.data.batches(
+                "train",
+                batch_size=self.options.batch_size,
+                shuffle=self.options.shuffle,
+                seed=self.options.seed,
+                epoch=number,
+                position=position if number == epoch else 0,
+            )
+
+    def _train(self, batches: Generator[Batch, None, None]) -> None:
+        """Take one step, and tell of it."""
+        start = time.perf_counter()
+        batch = next(batches)
+        loss = self.loss(check_output(self.model(batch), batch.target), batch.target)
+        self.state.losses.append(loss.item())
+        if not math.isfinite(self.state.losses[-1]):
+            raise self._diverged(f"the loss is {self.state.losses[-1]}")
+        backward([loss])
+        try:
+            self.optimizer.step()
+        except FloatingPointError as error:
+            raise self._diverged(str(error)) from None
+        self.optimizer.zero_grad()
+        self.state.step += 1
+        self._tell(self.state.losses[-1])
+        self.state.train_seconds += time.perf_counter() - start
+
+    def _tell(self, loss: float) -> None:
+        """Show progress, and now and then write the mean loss into the journal."""
+        step, rows = self.state.step, self.schedule.rows
+        if self.progress is not None:
+            epoch, _ = self.schedule.place_after(step - 1)
+            done = min(self.schedule.samples_after(step), (epoch + 1) * rows)
+            note = f"epoch {epoch + 1}/{self.options.epochs}, loss {loss:.4f}"
+            self.progress("training", done, self.options.epochs * rows, note)
+        if step % self.schedule.journal_every == 0:
+            mean = statistics.fmean(self.state.losses)
+            self.state.losses.clear()
+            self.journal.write(self._record("train", loss=mean))
+
+    def _record(self, kind: str, **facts: Any) -> dict[str, Any]:
+        times = {"seconds": self.clock.seconds(), "train_seconds": self.state.train_seconds}
+        return {"kind": kind, "step": self.state.step, "epoch": self._epoch(), **facts, **times}
+
+    def _epoch(self) -> float:
+        return self.state.step / self.schedule.steps_per_epoch
+
+    def _diverged(self, what: str) -> DivergedError:
+        saved = None if self.out is None else self.checkpoints.newest_path()
+        good = (
+            "there is no checkpoint before it"
+            if saved is None
+            else f"the last good checkpoint is {saved}"
+        )
+        return DivergedError(
+            f"training diverged after step {self.state.step}: {what}; {good}. "
+            f"A smaller lr than {self.options.lr:g} may help"
+        )
+
+    def _evaluation_is_due(self) -> bool:
+        step = self.state.step
+        return step > self.state.evaluated_step and self.schedule.evaluates_after(step)
+
+    def _evaluate(self, stopped: Callable[[], bool]) -> None:
+        """Measure the validation split; keep the weights if they are the best so far."""
+        state = self.state
+        metrics = self._measure("validation", stopped)
+        state.last = {"step": state.step, "epoch": self._epoch(), **metrics}
+        state.evaluated_step, self.saved_step = state.step, None
+        self.journal.write(self._record("validation", validation=metrics))
+        value = metrics[objective(self.data.task)]
+        log.info("step %d: validation %s %s", state.step, objective(self.data.task), value)
+        best = None if state.best is None else state.best[objective(self.data.task)]
+        if value is None or best is None or value < best:
+            state.best, state.stale = state.last, 0
+            self._keep_best()
+        else:
+            state.stale += 1
+
+    def _measure(self, split: str, stopped: Callable[[], bool]) -> dict[str, Any]:
+        try:
+            return evaluate(
+                self.model,
+                self.data,
+                split,
+                batch_size=self.options.batch_size,
+                slice_by=self.slice_by,
+                progress=self.progress,
+                stopped=stopped,
+            )
+        except FloatingPointError as error:
+            raise self._diverged(str(error)) from None
+
+    def _measure_test(self, stopped: Callable[[], bool]) -> Fitted:
+        state = self.state
+        assert state.best is not None
+        assert state.last is not None
+        last = self._measure("test", stopped)
+        best = last
+        if state.best["step"] != state.step:
+            self._load_best(state.best["step"])
+            best = self._measure("test", stopped)
+        places = {"best": state.best, "last": state.last}
+        test = {
+            name: {"step": places[name]["step"], "epoch": places[name]["epoch"], **metrics}
+            for name, metrics in (("best", best), ("last", last))
+        }
+        self.journal.write(self._record("test", test=test))
+        samples = self.schedule.samples_after(state.step)
+        return Fitted(
+            steps=state.step,
+            epochs_run=math.ceil(self._epoch()),
+            seconds=self.clock.seconds(),
+            samples_per_second=samples / max(state.train_seconds, 1e-9),
+            peak_memory_bytes=peak_memory(),
+            slice_feature=self.slice_by,
+            stopped_early=state.step < self.schedule.total_steps,
+            validation=places,
+            test=test,
+        )
+
+    # What is kept, and taken up again.
+
+    def _checkpoint_is_due(self) -> bool:
+        if self.out is None or self.state.step == self.saved_step:
+            return False
+        if self.options.checkpoint_every is not None:
+            return self.state.step % self.options.checkpoint_every == 0
+        return self.clock.since_checkpoint() > SECONDS_BETWEEN_CHECKPOINTS
+
+    def saved(self) -> Path:
+        """Write a checkpoint of everything, unless that was done; returns where it is."""
+        path = self.checkpoints.newest_path()
+        if path is None or self.state.step != self.saved_step:
+            self._check_weights()
+            self.state.seconds, self.state.journal_length = self.clock.seconds(), self.journal.length
+            everything = self.model, self.optimizer, self.state, self.options, self.data
+            path = save_everything(self.checkpoints, *everything)
+            self.saved_step = self.state.step
+            self.clock.checkpoint_written()
+        return path
+
+    def _keep_best(self) -> None:
+        if self.out is None:
+            weights = self.model.state_dict()
+            self.best_in_memory = {name: tensor.clone() for name, tensor in weights.items()}
+        else:
+            self._check_weights()
+            save_weights(self.checkpoints, self.model, self.state)
+
+    def _load_best(self, step: int) -> None:
+        if self.out is None:
+            self.model.load_state_dict(self.best_in_memory)
+        else:
+            load_weights(self.model, self.checkpoints.best(step))
+
+    def _check_weights(self) -> None:
+        """A checkpoint that is written can be relied on."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.numel() and not all(map(math.isfinite, parameter.detach().aminmax())):
+                raise self._diverged(f"parameter {name!r} is not finite")
+
+    def begin(self, *, resume: bool) -> None:
+        """Take up the newest whole checkpoint; without one, begin at the beginning."""
+        found = self.checkpoints.newest() if resume else None
+        if found is not None:
+            self.state = load_everything(found, self.model, self.optimizer, self.options, self.data)
+            self.saved_step = found.step
+        self.journal.rewind(self.state.journal_length, step=self.state.step)
+
+
+class _Clock:
+    """How long a run has taken, those before a resumption included."""
+
+    def __init__(self, seconds_before: float) -> None:
+        self._start = time.perf_counter() - seconds_before
+        self._saved = time.perf_counter()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    def since_checkpoint(self) -> float:
+        return time.perf_counter() - self._saved
+
+    def checkpoint_written(self) -> None:
+        self._saved = time.perf_counter()

@@ -1,0 +1,114 @@
+"""What training will need of the machine's memory, and what there is. Knows nothing about files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from mixdim.budget import format_bytes
+from mixdim.plan import OPTIMIZER_STATE
+from mixdim.training.optimizers import sparse_parameters
+
+RUNTIME = 350_000_000  # Python, PyTorch and its libraries, once a model has been trained a little
+STATUS, MEMINFO = Path("/proc/self/status"), Path("/proc/meminfo")
+CGROUPS = (  # limit and use of a container, in version 2 and 1
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class MemoryForecast:
+    """Bytes that a run will need at its peak, by what they are for."""
+
+    parameters: int
+    optimizer_state: int
+    gradients: int
+    activations: int
+    data: int
+    runtime: int = RUNTIME
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(vars(self).values())
+
+    def __str__(self) -> str:
+        parts = (f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in vars(self).items())
+        return f"{format_bytes(self.total)} ({', '.join(parts)})"
+
+
+def forecast_memory(
+    model: nn.Module,
+    *,
+    optimizer: str,
+    batch_size: int,
+    num_ids: int,
+    num_dense: int,
+    train_rows: int,
+    evaluation_rows: int,
+) -> MemoryForecast:
+    """Forecast what training a model takes; on the "meta" device it needs no weights for that.
+
+    - Gradients: of dense parameters as large as they are; of row-sparse tables at most one row for each
+      id of a batch, which the kernels hold twice for a moment.
+    - Activations: of each linear layer its input and output, each with a gradient; of embeddings a
+      vector for each id with its gradient.
+    - Data: a shuffled epoch's order (4 bytes a training row), the prefetched batches, and in an
+      evaluation outputs, targets, ids and their sorted copies (64 bytes a row). The arrays on disk are
+      mapped: the machine may drop them at any time.
+    """
+    sparse = sparse_parameters(model)
+    sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
+    tables = {name: p for name, p in model.named_parameters() if name in sparse}
+    touched = sum(
+        min(sizes[name], batch_size * num_ids * p.shape[1] * p.element_size())
+        for name, p in tables.items()
+    )
+    widest = max((p.shape[-1] for name, p in model.named_parameters() if p.dim() != 1), default=0)
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    numbers = (
+        sum(2 * (layer.in_features + layer.out_features) for layer in layers) + 2 * num_ids * widest
+    )
+    return MemoryForecast(
+        parameters=sum(sizes.values()),
+        optimizer_state=OPTIMIZER_STATE[optimizer] * sum(sizes.values()),
+        gradients=sum(size for name, size in sizes.items() if name not in sparse) + 2 * touched,
+        activations=4 * batch_size * numbers,
+        data=4 * train_rows + 24 * batch_size * (num_ids + num_dense + 1) + 64 * evaluation_rows,
+    )
+
+
+def available_memory() -> int:
+    """Bytes that a process can still take, within the limits of its container."""
+    free = [_meminfo()] if MEMINFO.exists() else [_physical_memory()]
+    for limit, used in CGROUPS:
+        if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+            free.append(int(limit.read_text()) - int(used.read_text()))
+    return max(0, min(free))
+
+
+def peak_memory() -> int:
+    """The most memory that this process has had at any time, in bytes."""
+    if STATUS.exists():  # not ru_maxrss: Linux starts that at the peak of the process before this one
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _meminfo() -> int:
+    line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable"))
+    return int(line.split()[1]) * 1024
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,43 @@
+"""How a run is asked to stop: Ctrl-C and SIGTERM become a flag. Knows nothing about training."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+
+class StopRequests:
+    """While it is entered, the first SIGINT or SIGTERM only sets `name`; a second one works as usual.
+
+    Outside of the main thread Python cannot handle signals, and nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def __call__(self) -> bool:
+        """Whether somebody asked to stop."""
+        return self.name is not None
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.name = signal.Signals(number).name
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}

@@ -1,0 +1,273 @@
+from itertools import pairwise
+from typing import ClassVar
+
+import pytest
+import torch
+from small_folder import write_small_folder
+from torch import nn
+
+import mixdim
+from contracts import MIXED, PLAIN, ModelContract, SomeSamples, seeded
+from mixdim import kernels
+from mixdim.models import DLRM
+from mixdim.models.samples import join_bags
+
+
+class TestDLRM(ModelContract):
+    ROWS: ClassVar = {"ad": 90, "site": 12, "device": 4}
+    NUM_DENSE = 5
+    FEATURES_TOGETHER = True
+    # Three features and the dense vector make 6 pairs.
+    OTHER_PARAMETERS = (5 * 16 + 16) + (16 * 8 + 8) + ((8 + 6) * 20 + 20) + (20 + 1)
+
+    def build(self, embeddings, generator):
+        return DLRM(embeddings, num_dense=self.NUM_DENSE, bottom=(16,), top=(20,), generator=generator)
+
+    def test_numbers_of_another_shape_are_refused(self):
+        samples = self.samples(4)
+        with pytest.raises(ValueError, match=r"dense must have shape \(batch, 5.*got \(4, 4\)"):
+            self.model(MIXED)(samples._replace(dense=samples.dense[:, 1:]))
+
+
+class TestDLRMWithoutNumbers(TestDLRM):
+    NUM_DENSE = 0
+    OTHER_PARAMETERS = 8 + ((8 + 6) * 20 + 20) + (20 + 1)
+
+    def test_numbers_of_another_shape_are_refused(self):
+        samples = self.samples(4)
+        with pytest.raises(ValueError, match=r"dense must have shape \(batch, 0.*got \(4, 1\)"):
+            self.model(MIXED)(samples._replace(dense=torch.ones(4, 1)))
+
+    def test_the_learned_vector_is_the_dense_slot_of_every_sample(self):
+        model, samples = self.model(MIXED), self.samples(6)
+        vector = model.bottom.weight.expand(6, 8)
+        columns = mixdim.dot_interaction(vector, model.embeddings(samples.ids))
+        torch.testing.assert_close(model(samples), model.top(columns)[:, 0])
+
+
+class PlainDLRM(nn.Module):
+    """DLRM from nn.Embedding, nn.Linear and bmm alone: the oracle."""
+
+    def __init__(self, rows, num_dense, base_dim, bottom, top):
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(n, base_dim) for n in rows])
+        slots = len(rows) + 1
+        self.pairs = [(i, j) for i in range(slots) for j in range(i)]  # (1, 0), (2, 0), (2, 1), ...
+        self.bottom = self.linears([num_dense, *bottom, base_dim])
+        self.top = self.linears([base_dim + len(self.pairs), *top, 1])
+
+    @staticmethod
+    def linears(widths):
+        return nn.ModuleList([nn.Linear(a, b) for a, b in pairwise(widths)])
+
+    def forward(self, ids, dense):
+        x = dense
+        for linear in self.bottom:
+            x = torch.relu(linear(x))
+        slots = torch.stack([x, *(table(ids[:, f]) for f, table in enumerate(self.tables))], dim=1)
+        products = torch.bmm(slots, slots.transpose(1, 2))
+        y = torch.cat([x, torch.stack([products[:, i, j] for i, j in self.pairs], dim=1)], dim=1)
+        *hidden, last = self.top
+        for linear in hidden:
+            y = torch.relu(linear(y))
+        return last(y)[:, 0]
+
+    def weights(self):
+        """All weights in the order in which ours has them."""
+        tables = torch.cat([table.weight for table in self.tables])
+        return [tables, *self.bottom.parameters(), *self.top.parameters()]
+
+
+def every_row_and_more(rows, batch_size, generator):
+    """Ids (batch, features) in which every row of every feature occurs."""
+    columns = []
+    for n in rows:
+        more = torch.randint(n, (batch_size - n,), generator=generator)
+        shuffled = torch.randperm(batch_size, generator=generator)
+        columns.append(torch.cat([torch.arange(n), more])[shuffled])
+    return torch.stack(columns, dim=1)
+
+
+# Both sum the same float32 products in another order, so gradients differ by some 1e-7 of their largest
+# addend. AMSGrad divides a gradient by its own size, about 1e-2 of that addend where the sum cancels: a
+# weight then differs by 1e-5 of a step of 1e-3, by 25 times that after 25 steps, plus the rounding of
+# the weight itself (2e-7 was the most in three seeds). A wrong slot or update differs by a whole step.
+FLOAT32 = {"rtol": 1e-5, "atol": 2e-6}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, {"rtol": 1e-10, "atol": 1e-10}), (torch.float32, FLOAT32)],
+)
+def test_uniform_dims_train_step_for_step_as_plain_pytorch(sparse, dtype, tolerance):
+    rows, num_dense, base_dim, batch_size, steps = (7, 3, 19, 1, 12), 4, 8, 48, 25
+    widths = {"bottom": (32, 16), "top": (24, 12)}
+    generator = seeded(0)
+    embeddings = mixdim.FeatureEmbeddings(
+        mixdim.plan(rows, temperature=0, base_dim=base_dim), sparse=sparse, generator=generator
+    )
+    ours = DLRM(embeddings, num_dense=num_dense, generator=generator, **widths).to(dtype)
+    assert embeddings.takes_kernels(torch.zeros(1, 5, dtype=torch.int64)) == (
+        dtype == torch.float32 and kernels.available()
+    )
+    plain = PlainDLRM(rows, num_dense, base_dim, **widths).to(dtype)
+    with torch.no_grad():
+        for table, weight in zip(plain.tables, embeddings.dense_weight().split(rows), strict=True):
+            table.weight.copy_(weight)
+        mlps = [*ours.bottom.parameters(), *ours.top.parameters()]
+        for theirs, mine in zip(plain.weights()[1:], mlps, strict=True):
+            theirs.copy_(mine)
+    before = [weight.detach().clone() for weight in ours.parameters()]
+
+    our_optimizer = mixdim.SparseAMSGrad(ours.parameters(), lr=1e-3)
+    plain_optimizer = torch.optim.Adam(plain.parameters(), lr=1e-3, amsgrad=True)
+    for _ in range(steps):
+        # Row-sparse updates leave a row alone that does not occur, dense ones do not; so all occur.
+        ids = every_row_and_more(rows, batch_size, generator)
+        dense = torch.randn(batch_size, num_dense, generator=generator, dtype=dtype)
+        clicks = torch.randint(2, (batch_size,), generator=generator).to(dtype)
+        losses = []
+        for scores, optimizer in (
+            (ours(SomeSamples(ids, dense)), our_optimizer),
+            (plain(ids, dense), plain_optimizer),
+        ):
+            optimizer.zero_grad()
+            loss = nn.functional.binary_cross_entropy_with_logits(scores, clicks)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        torch.testing.assert_close(*losses, **tolerance)
+        for mine, theirs in zip(ours.parameters(), plain.weights(), strict=True):
+            torch.testing.assert_close(mine, theirs, **tolerance)
+    moved = [(now - then).abs().max() for now, then in zip(ours.parameters(), before, strict=True)]
+    assert min(moved) > 1e-3  # nothing stood still
+
+
+def test_the_default_widths_are_those_of_the_authors():
+    model = DLRM([nn.Embedding(9, 16)], num_dense=13)
+    assert [p.shape[0] for p in model.bottom.parameters()][::2] == [512, 256, 64, 16]
+    assert [p.shape[0] for p in model.top.parameters()][::2] == [512, 256, 1]
+    assert isinstance(model.bottom[-1], nn.ReLU)
+    assert isinstance(model.top[-1], nn.Linear)
+
+
+@pytest.mark.parametrize(("init", "fan"), [("xavier", 1 + 300), ("he_fan_in", 300), ("he_fan_out", 1)])
+def test_init_says_how_both_mlps_are_drawn(init, fan):
+    model = DLRM([nn.Embedding(9, 1)], num_dense=300, bottom=(), top=(298,), init=init)
+    bound = (6 / fan) ** 0.5
+    assert 0.95 * bound < model.bottom[0].weight.abs().max() <= bound
+    bound = (6 / {"xavier": 2 + 298, "he_fan_in": 2, "he_fan_out": 298}[init]) ** 0.5
+    assert 0.95 * bound < model.top[0].weight.abs().max() <= bound
+
+
+def samples_with_bags():
+    """Two single-valued features around one with bags; a sample without a genre."""
+    genres = torch.tensor([3, 0, 0, 8, 1], dtype=torch.int32), torch.tensor([0, 2, 2, 5])
+    ids = torch.tensor([[4, 29], [0, 0], [9, 7]], dtype=torch.int32)
+    return SomeSamples(ids, torch.ones(3, 2), {"genres": genres})
+
+
+ROWS_WITH_BAGS = {"user": 10, "genres": 9, "item": 30}
+
+
+def model_for_bags(pooling="sum"):
+    plan = mixdim.plan(ROWS_WITH_BAGS, temperature=0.3, base_dim=8)
+    embeddings = mixdim.FeatureEmbeddings(plan, pooling=pooling, generator=seeded(0))
+    return DLRM(embeddings, num_dense=2, bottom=(6,), top=(6,), generator=seeded(1))
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_bags_are_pooled_in_their_place_in_the_plan(pooling):
+    model, samples = model_for_bags(pooling), samples_with_bags()
+    user, genres, item = (model.embeddings.dense_weight(name) for name in ROWS_WITH_BAGS)
+    pool = getattr(torch, pooling)
+    pooled = torch.stack([pool(genres[[3, 0]], 0), torch.zeros(8), pool(genres[[0, 8, 1]], 0)])
+    vectors = torch.stack([user[[4, 0, 9]], pooled, item[[29, 0, 7]]], dim=1)
+    expected = model.top(mixdim.dot_interaction(model.bottom(samples.dense), vectors))[:, 0]
+    torch.testing.assert_close(model(samples), expected)
+
+
+def test_bags_of_one_are_single_ids():
+    model, ids = model_for_bags(), torch.tensor([[4, 3, 29], [9, 8, 0]])
+    bags = {"genres": (ids[:, 1], torch.tensor([0, 1, 2]))}
+    dense = torch.ones(2, 2)
+    single, bagged = SomeSamples(ids, dense), SomeSamples(ids[:, [0, 2]], dense, bags)
+    torch.testing.assert_close(model(bagged), model(single))
+
+
+def test_an_empty_batch_has_empty_bags():
+    nothing = torch.empty(0, dtype=torch.int32)
+    samples = SomeSamples(
+        torch.empty(0, 2, dtype=torch.int32), torch.empty(0, 2), {"genres": (nothing, torch.tensor([0]))}
+    )
+    assert model_for_bags()(samples).shape == (0,)
+
+
+def test_every_feature_may_have_bags():
+    ids, one_each = torch.empty(2, 0, dtype=torch.int64), torch.tensor([0, 1, 2])
+    bags = {"b": (torch.tensor([3, 4]), one_each), "a": (torch.tensor([1, 2]), one_each)}
+    values, offsets = join_bags(ids, bags, ["a", "b"])
+    assert values.tolist() == [1, 2, 3, 4]
+    assert offsets.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_bags_that_do_not_fit_are_named():
+    model, samples = model_for_bags(), samples_with_bags()
+    values, offsets = samples.bags["genres"]
+    with pytest.raises(ValueError, match="feature 'colour'; the features are user, genres, item"):
+        model(samples._replace(bags={"colour": (values, offsets)}))
+    with pytest.raises(ValueError, match=r"ids must have shape \(batch, 2: .*got \(3, 1\)"):
+        model(samples._replace(ids=samples.ids[:, :1]))
+    with pytest.raises(ValueError, match=r"offsets of feature 'genres' must have shape \(4,\).*\(3,\)"):
+        model(samples._replace(bags={"genres": (values, offsets[:-1])}))
+    with pytest.raises(ValueError, match="must rise from 0 to the number of values 4, got 0 to 5"):
+        model(samples._replace(bags={"genres": (values[:-1], offsets)}))
+    with pytest.raises(ValueError, match="must rise from 0 to the number of values 5, got 1 to 5"):
+        model(samples._replace(bags={"genres": (values, offsets.clamp(min=1))}))
+    with pytest.raises(IndexError, match="id 9 of feature 'genres'"):
+        model(samples._replace(bags={"genres": (values.where(values != 8, 9), offsets)}))
+
+
+def test_one_module_a_feature_takes_no_bags():
+    tables = [nn.Embedding(n, 8) for n in ROWS_WITH_BAGS.values()]
+    with pytest.raises(TypeError, match=r"bags need .*FeatureEmbeddings.*got bags of genres"):
+        DLRM(tables, num_dense=2)(samples_with_bags())
+
+
+def test_embeddings_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match="one width, got 8 for feature 0 and 4 for feature 2"):
+        DLRM([nn.Embedding(9, 8), nn.Embedding(9, 8), nn.Embedding(9, 4)], num_dense=2)
+    with pytest.raises(TypeError, match=r"feature 0 must say how wide its vectors are.*Linear does not"):
+        DLRM([nn.Linear(9, 8)], num_dense=2)
+    with pytest.raises(ValueError, match="at least one feature, got none"):
+        DLRM([], num_dense=2)
+    with pytest.raises(TypeError, match="or a sequence of modules, one a feature, got Embedding"):
+        DLRM(nn.Embedding(9, 8), num_dense=2)
+    with pytest.raises(ValueError, match="num_dense must be at least 0, got -1"):
+        DLRM([nn.Embedding(9, 8)], num_dense=-1)
+
+
+def test_a_table_of_bands_may_stand_for_a_feature():
+    plan = mixdim.plan(
+        {"item": 6}, counts={"item": [9, 5, 4, 1, 1, 1]}, bands=2, temperature=0.5, base_dim=4
+    )
+    tables = nn.ModuleList([mixdim.MixedDimEmbedding(plan), nn.Embedding(3, 4)])
+    model = DLRM(tables, num_dense=1)
+    assert model(SomeSamples(torch.tensor([[5, 2]]), torch.ones(1, 1))).shape == (1,)
+    assert model.embedding_parameters == plan.num_parameters + 12
+
+
+def test_it_reads_the_batches_of_a_prepared_folder(tmp_path):
+    dataset = mixdim.data.Dataset(write_small_folder(tmp_path / "folder", bags=True))
+    embeddings = mixdim.FeatureEmbeddings(mixdim.plan(dataset, temperature=0.3, base_dim=8))
+    model = DLRM(embeddings, num_dense=dataset.num_dense, bottom=(6,), top=(6,))
+    sizes = [model(batch).shape for batch in dataset.batches("train", batch_size=32)]
+    assert sizes == [(32,), (32,), (6,)]
+
+
+@pytest.mark.parametrize("kind", [MIXED, PLAIN])
+def test_a_float_id_is_refused(kind):
+    model, samples = TestDLRM().model(kind), TestDLRM().samples(3)
+    with pytest.raises((TypeError, RuntimeError), match=r"integers|Long"):
+        model(samples._replace(ids=samples.ids.float()))
