@@ -1,0 +1,104 @@
+"""Quality against size: train at several temperatures within the same budgets, with several seeds.
+
+For each model, budget and temperature, mean and standard deviation of the test loss over the seeds. The
+budget is that of the embeddings at a uniform width; mixed dimensions get at most as much. A run that is
+in the records already is not trained again.
+
+    python benchmarks/quality.py --data ml-1m-0,ml-1m-1,ml-1m-2 --model mf --widths 2,4,8,16
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+import mixdim
+import mixdim.data
+from mixdim.experiments.run_config import RunConfig
+from mixdim.experiments.training_run import train_run
+from mixdim.plan_table import align
+from mixdim.training.metrics import objective
+
+
+def train_once(config: RunConfig, key: str, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore", mixdim.FloorWarning)  # part of what is compared
+    with TemporaryDirectory() as folder:
+        return {"key": key, **train_run(config, Path(folder) / "run")}
+
+
+def table(records: list[dict[str, Any]], metric: str) -> str:
+    lines = [["budget", "temperature", "base_dim", "embeddings", "model", metric, "std", "seeds", "s"]]
+    cells = sorted({(record["budget"], record["temperature"]) for record in records})
+    for cell in cells:
+        runs = [record for record in records if (record["budget"], record["temperature"]) == cell]
+        losses = [run["test"]["best"][metric] for run in runs]
+        spread = f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else "-"
+        lines.append([
+            f"{cell[0]:,}",
+            f"{cell[1]:g}",
+            str(runs[0]["base_dim"]),
+            f"{round(statistics.fmean(run['embedding_parameters'] for run in runs)):,}",
+            f"{round(statistics.fmean(run['num_parameters'] for run in runs)):,}",
+            f"{statistics.fmean(losses):.4f}",
+            spread,
+            str(len(runs)),
+            f"{statistics.fmean(run['seconds'] for run in runs):.0f}",
+        ])  # fmt: skip
+    return "\n".join(align(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="prepared folders; seed i trains on folder i")
+    parser.add_argument("--model", required=True, choices=["dlrm", "mf", "ncf"])
+    parser.add_argument("--biases", action="store_true")
+    parser.add_argument("--widths", default="2,4,8,16", help="uniform widths that give the budgets")
+    parser.add_argument("--temperatures", default="0,0.2,0.3,0.4")
+    parser.add_argument("--records", type=Path, default=Path("quality.jsonl"))
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; threads are divided")
+    options = parser.parse_args()
+    datasets = [mixdim.data.open(path) for path in options.data.split(",")]
+    rows = sum(datasets[0].cardinalities.values())  # one budget for all seeds
+    grid = product(map(int, options.widths.split(",")), map(float, options.temperatures.split(",")))
+    wanted = {}
+    for (width, temperature), (seed, dataset) in product(grid, enumerate(datasets)):
+        slack = sum(dataset.cardinalities.values()) / rows  # vocabularies of splits differ a little
+        config = RunConfig(
+            data=str(dataset.path),
+            model=options.model,
+            temperature=temperature,
+            budget=str(round(width * rows * max(1.0, slack))),
+            seed=seed,
+            biases=options.biases if options.model == "mf" else None,
+        )
+        wanted[f"{dataset.fingerprint} {config.to_toml()}"] = config
+    lines = options.records.read_text().splitlines() if options.records.exists() else []
+    done = {record["key"]: record for record in map(json.loads, lines)}
+    todo = {key: config for key, config in wanted.items() if key not in done}
+    threads = max(1, torch.get_num_threads() // options.jobs)
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("forkserver")) as pool:
+        futures = [pool.submit(train_once, config, key, threads) for key, config in todo.items()]
+        for number, future in enumerate(as_completed(futures), start=1):
+            record = future.result()
+            done[record["key"]] = record
+            with options.records.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            print(f"{number}/{len(futures)}", end="\r", flush=True)
+    print(table([done[key] for key in wanted], objective(datasets[0].task)))
+
+
+if __name__ == "__main__":
+    main()
