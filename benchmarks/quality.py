@@ -1,8 +1,8 @@
 """Quality against size: train at several temperatures within the same budgets, with several seeds.
 
-For each model, budget and temperature, mean and standard deviation of the test loss over the seeds. The
-budget is that of the embeddings at a uniform width; mixed dimensions get at most as much. A run that is
-in the records already is not trained again.
+For each budget and temperature: mean and standard deviation over the seeds of the test loss, at the best
+validation. The budget is what the embeddings cost at a uniform width; mixed dimensions get at most that.
+A run that is in the records already is not trained again.
 
     python benchmarks/quality.py --data ml-1m-0,ml-1m-1,ml-1m-2 --model mf --widths 2,4,8,16
 """
@@ -37,23 +37,20 @@ def train_once(config: RunConfig, key: str, threads: int) -> dict[str, Any]:
         return {"key": key, **train_run(config, Path(folder) / "run")}
 
 
-def table(records: list[dict[str, Any]], metric: str) -> str:
-    lines = [["budget", "temperature", "base_dim", "embeddings", "model", metric, "std", "seeds", "s"]]
-    cells = sorted({(record["budget"], record["temperature"]) for record in records})
-    for cell in cells:
-        runs = [record for record in records if (record["budget"], record["temperature"]) == cell]
-        losses = [run["test"]["best"][metric] for run in runs]
-        spread = f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else "-"
+def table(runs: dict[tuple[int, float], list[dict[str, Any]]], metric: str) -> str:
+    lines = [["width", "temperature", "base_dim", "embeddings", "model", metric, "std", "seeds", "s"]]
+    for (width, temperature), same in runs.items():
+        losses = [run["test"]["best"][metric] for run in same]
         lines.append([
-            f"{cell[0]:,}",
-            f"{cell[1]:g}",
-            str(runs[0]["base_dim"]),
-            f"{round(statistics.fmean(run['embedding_parameters'] for run in runs)):,}",
-            f"{round(statistics.fmean(run['num_parameters'] for run in runs)):,}",
+            str(width),
+            f"{temperature:g}",
+            str(same[0]["base_dim"]),
+            f"{same[0]['embedding_parameters']:,}",
+            f"{same[0]['num_parameters']:,}",
             f"{statistics.fmean(losses):.4f}",
-            spread,
-            str(len(runs)),
-            f"{statistics.fmean(run['seconds'] for run in runs):.0f}",
+            f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else "-",
+            str(len(same)),
+            f"{statistics.fmean(run['seconds'] for run in same):.0f}",
         ])  # fmt: skip
     return "\n".join(align(lines))
 
@@ -71,20 +68,23 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; threads are divided")
     options = parser.parse_args()
     datasets = [mixdim.data.open(path) for path in options.data.split(",")]
-    rows = sum(datasets[0].cardinalities.values())  # one budget for all seeds
-    grid = product(map(int, options.widths.split(",")), map(float, options.temperatures.split(",")))
-    wanted = {}
-    for (width, temperature), (seed, dataset) in product(grid, enumerate(datasets)):
-        slack = sum(dataset.cardinalities.values()) / rows  # vocabularies of splits differ a little
+    cells = list(
+        product(map(int, options.widths.split(",")), map(float, options.temperatures.split(",")))
+    )
+    wanted: dict[str, RunConfig] = {}
+    keys: dict[tuple[int, float], list[str]] = {cell: [] for cell in cells}
+    for (width, temperature), (seed, dataset) in product(cells, enumerate(datasets)):
         config = RunConfig(
             data=str(dataset.path),
             model=options.model,
             temperature=temperature,
-            budget=str(round(width * rows * max(1.0, slack))),
+            budget=str(width * sum(dataset.cardinalities.values())),
             seed=seed,
             biases=options.biases if options.model == "mf" else None,
         )
-        wanted[f"{dataset.fingerprint} {config.to_toml()}"] = config
+        key = f"{dataset.fingerprint} {config.to_toml()}"
+        wanted[key] = config
+        keys[width, temperature].append(key)
     lines = options.records.read_text().splitlines() if options.records.exists() else []
     done = {record["key"]: record for record in map(json.loads, lines)}
     todo = {key: config for key, config in wanted.items() if key not in done}
@@ -97,7 +97,8 @@ def main() -> None:
             with options.records.open("a") as file:
                 file.write(json.dumps(record) + "\n")
             print(f"{number}/{len(futures)}", end="\r", flush=True)
-    print(table([done[key] for key in wanted], objective(datasets[0].task)))
+    runs = {cell: [done[key] for key in keys[cell]] for cell in cells}
+    print(table(runs, objective(datasets[0].task)))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "cli_progress": set(),
     "cli_data": {"cli_progress", "data", "experiments"},
     "cli_train": {"cli_progress", "experiments", "plan_table", "training"},
-    "cli": {"", "cli_data", "cli_train", "data", "experiments", "feature_file", "files"},
+    "cli": {"", "cli_data", "cli_progress", "cli_train", "data", "experiments", "feature_file", "files"},
     "__main__": {"cli"},
     "__init__": {
         "blocking",

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import mixdim
 from mixdim import cli_data, cli_train, kernels
+from mixdim.cli_progress import progress_bars
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
 
@@ -117,14 +118,17 @@ def show(
 
 @app.command(epilog="Example: `mixdim demo --out demo`")
 def demo(
-    out: Annotated[Path, typer.Option(help="Directory for the pictures; made if needed.")] = Path(
-        "demo"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for data, runs and pictures; made if needed.")
+    ] = Path("demo"),
 ) -> None:
-    """Plan the 26 features of Criteo Kaggle at several temperatures within one budget."""
+    """Plan, generate data, train uniform and mixed dimensions, and compare them: a few minutes.
+
+    The results of an earlier demo in the same folder are replaced.
+    """
     from mixdim.experiments.demo import run_demo  # it draws, and matplotlib is an extra
 
-    run_demo(out, echo=typer.echo)
+    run_demo(out, echo=typer.echo, progress=progress_bars)
 
 
 app.add_typer(cli_data.prepare_app, name="prepare")

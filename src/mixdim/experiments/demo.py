@@ -1,51 +1,129 @@
-"""The demo: what mixed dimensions do to the tables of Criteo Kaggle. Needs no data."""
+"""The demo: everything once, small: plan, generate, inspect, train uniform and mixed, compare.
+
+Its data is synthetic: it shows how mixdim is used, and is no evidence about Criteo or MovieLens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from mixdim.budget import BYTES_PER_PARAMETER, format_bytes
+from mixdim.data import Dataset
+from mixdim.data.generate import generate_criteo_like, generate_movielens_like
+from mixdim.data.inspection import inspect
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
 from mixdim.experiments.figures import save_figure, widths_figure
+from mixdim.experiments.frontier_figure import (
+    best_possible,
+    frontier_figure,
+    objective_of,
+)
+from mixdim.experiments.run_config import RunConfig
+from mixdim.experiments.training_run import plan_of, train_run
 from mixdim.plan import Plan
 from mixdim.plan_table import align
 from mixdim.planning import plan
+from mixdim.training import Stopped
 
-TEMPERATURES = (0.0, 0.2, 0.3, 0.4)
+TEMPERATURES = (0.0, 0.2, 0.3, 0.4)  # of the plans for Criteo Kaggle
 UNIFORM_DIM = 2  # the budget of the paper's Fig. 2a: as much as uniform width 2
 RIVAL_DIM = 32  # the uniform width whose quality the paper matches within that budget
+LARGE = 10_000  # rows of a feature that is printed; the picture has all
 
-OWN_FEATURES = "mixdim plan --cardinalities user=6040,item=3706 --temperature 0.3 --budget 1MB"
+Echo = Callable[[str], None]
+Bars = Callable[[], AbstractContextManager[Callable[..., None]]]  # shows stage, done, total and a note
 
 
-def run_demo(out: Path, *, echo: Callable[[str], None]) -> None:
+@dataclass(frozen=True)
+class DemoSet:
+    """A data set to generate, and what to train on it: each temperature within each budget.
+
+    The budgets are what uniform widths of `uniform_dims` cost, so that uniform can spend them wholly.
+    """
+
+    name: str  # as `mixdim generate` calls it
+    rows: int
+    scale: float  # cardinalities, as a share of the real ones
+    config: RunConfig
+    uniform_dims: tuple[int, ...] = (4, 8, 16)  # with less, most rows sit at width 1 anyway
+    temperatures: tuple[float, ...] = (0.0, 0.3)
+
+
+# MLPs far smaller than the paper's, for the demo to take minutes; all else is the presets'.
+DEMO_SETS = (
+    DemoSet(
+        "criteo-like",
+        rows=700_000,
+        scale=0.002,
+        config=RunConfig(model="dlrm", bottom=(64, 32), top=(64, 32)),
+    ),
+    DemoSet("movielens-like", rows=400_000, scale=0.01, config=RunConfig(model="mf")),
+)
+MAKERS = {"criteo-like": generate_criteo_like, "movielens-like": generate_movielens_like}
+
+OWN_DATA = """The same with your own data; `mixdim train --help` has more:
+
+  mixdim prepare table clicks.csv --out clicks --target click --categorical site,user --dense age
+  mixdim inspect clicks --plot popularity.png
+  mixdim plan --plan-from clicks --temperature 0.3 --budget 2M
+  mixdim train --data clicks --model dlrm --temperature 0.3 --budget 2M --out mixed
+  mixdim train --data clicks --model dlrm --temperature 0 --budget 2M --out uniform
+  mixdim evaluate mixed --data clicks
+
+  mixdim download movielens-1m --out raw
+  mixdim prepare movielens raw/ml-1m.zip --out ml-1m
+  mixdim train --data ml-1m --model mf --temperature 0.3 --budget 2^15 --out ml-1m-mixed"""
+
+
+def run_demo(
+    out: Path, *, echo: Echo, progress: Bars, demo_sets: Sequence[DemoSet] = DEMO_SETS
+) -> list[dict[str, Any]]:
+    """Run the demo in the folder `out`, replacing what an earlier one left; returns the summaries."""
+    echo("== Plan: the widths of Criteo Kaggle's features ==\n")
+    _plan_criteo(out, echo)
+    runs = {demo_set.name: _train_on(demo_set, out, echo, progress) for demo_set in demo_sets}
+    echo("\n== Results: the test split, with the weights that were best in validation ==\n")
+    for demo_set in demo_sets:
+        of_set = runs[demo_set.name]
+        echo(f"{demo_set.name}, {demo_set.config.model}:\n{results_table(of_set)}")
+        echo(f"{mixed_against_uniform(of_set)}\n")
+    echo("This is synthetic data, one seed and small MLPs: it shows how mixdim works, and is no")
+    echo("evidence about real data. The best possible loss is that of someone who knows the truth.")
+    figure = frontier_figure(runs, "Synthetic data, one seed: loss against parameters")
+    echo(f"Loss against parameters: {_save(figure, out, 'frontier')}\n")
+    echo(OWN_DATA)
+    return [run for of_set in runs.values() for run in of_set]
+
+
+def _plan_criteo(out: Path, echo: Echo) -> None:
     """Plan at several temperatures within one budget, print the widths, draw them (Fig. 6)."""
     rows = sum(CRITEO_KAGGLE_ROWS.values())
     budget = UNIFORM_DIM * rows
     size = format_bytes(BYTES_PER_PARAMETER * budget)
     echo(f"The 26 categorical features of Criteo Kaggle have {rows:,} rows.")
     echo(f"The budget, that of uniform width {UNIFORM_DIM}, is {budget:,} parameters or {size}.")
-    echo("For each temperature, the largest base_dim that fits, and the width of each feature:\n")
+    echo("For each temperature, the largest base_dim that fits, and the width of each large feature:\n")
     plans = {t: plan(CRITEO_KAGGLE_ROWS, temperature=t, budget=budget) for t in TEMPERATURES}
     echo(_comparison(plans))
-    out.mkdir(parents=True, exist_ok=True)
     figure = widths_figure(
         {f"temperature {t:g}": p for t, p in plans.items()},
         title=f"Criteo Kaggle within the budget of uniform width {UNIFORM_DIM} (the paper's Fig. 6)",
     )
-    pictures = [out / "fig6.png", out / "fig6.svg"]
-    for picture in pictures:
-        save_figure(figure, picture)
-    echo(f"\nThe picture (the paper's Fig. 6): {', '.join(str(picture) for picture in pictures)}")
-    echo(f"For your own features: {OWN_FEATURES}")
+    echo(f"\nAll features (the paper's Fig. 6): {_save(figure, out, 'fig6')}")
 
 
 def _comparison(plans: Mapping[float, Plan]) -> str:
-    """One line a feature, one column a temperature."""
+    """One line a large feature, one column a temperature."""
     first = next(iter(plans.values()))
+    large = [number for number, feature in enumerate(first.features) if feature.rows >= LARGE]
     lines = [["feature", "rows", *(f"temp {t:g}" for t in plans)]]
-    for number in sorted(range(first.num_features), key=lambda i: first.features[i].rows):
+    for number in sorted(large, key=lambda i: first.features[i].rows):
         feature = first.features[number]
         widths = [str(p.features[number].blocks[0].dim) for p in plans.values()]
         lines.append([feature.name, f"{feature.rows:,}", *widths])
@@ -56,3 +134,124 @@ def _comparison(plans: Mapping[float, Plan]) -> str:
         [f"of uniform {RIVAL_DIM}", "", *shares],
     ]
     return "\n".join(align(lines))
+
+
+def _train_on(demo_set: DemoSet, out: Path, echo: Echo, progress: Bars) -> list[dict[str, Any]]:
+    """Generate, inspect, plan, and train every config; returns the summaries of the runs."""
+    folder = out / "data" / demo_set.name
+    echo(f"\n== {demo_set.name}: synthetic data with a planted truth, and {demo_set.config.model} ==\n")
+    command = f"mixdim generate {demo_set.name} --rows {demo_set.rows} --scale {demo_set.scale:g}"
+    echo(f"$ {command} --out {folder}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with progress() as show:
+        MAKERS[demo_set.name](
+            folder, rows=demo_set.rows, scale=demo_set.scale, overwrite=True, progress=show
+        )
+    dataset = Dataset(folder)
+    echo(f"\n$ mixdim inspect {folder}\n{_glance(folder)}")
+    configs = [
+        replace(demo_set.config, data=str(folder), temperature=temperature, budget=str(budget))
+        for budget in (dim * sum(dataset.cardinalities.values()) for dim in demo_set.uniform_dims)
+        for temperature in demo_set.temperatures
+    ]
+    echo("\nWithin each budget, uniform (temperature 0) and mixed, each in a run folder of its own:\n")
+    echo(_plans_table(configs, dataset) + "\n")
+    with progress() as show:
+        runs = [_run(config, _run_folder(config, demo_set, out), dataset, show) for config in configs]
+    last = _run_folder(configs[-1], demo_set, out)
+    echo(f"\nTo repeat the last one: mixdim train --config {last / 'config.toml'} --out again")
+    return runs
+
+
+def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., None]) -> dict[str, Any]:
+    """One run, with one bar: of its training steps, since measuring takes moments."""
+    name = f"temp {config.temperature:g}, {int(config.budget or 0):,}"
+    start, stop = dataset.splits["train"]
+
+    def show_training(stage: str, done: int, total: int, note: str) -> None:
+        if stage == "training":
+            show(name, done, total, note)
+
+    try:
+        summary = train_run(config, folder, overwrite=True, progress=show_training)
+    except Stopped as stopped:  # nothing of a demo is worth resuming
+        raise KeyboardInterrupt(str(stopped)) from None
+    objective = objective_of([summary])
+    samples = summary["epochs_run"] * (stop - start)  # fewer than planned, if it stopped early
+    show(name, samples, samples, f"test {objective} {summary['test']['best'][objective]:.4f}")
+    return summary
+
+
+def _run_folder(config: RunConfig, demo_set: DemoSet, out: Path) -> Path:
+    name = f"{demo_set.name}-temperature-{config.temperature:g}-budget-{config.budget}"
+    return out / "runs" / name
+
+
+def _glance(folder: Path) -> str:
+    """The few facts of an inspection that say whether widths should differ."""
+    found = inspect(folder)
+    largest = max(found.features, key=lambda feature: feature.rows)
+    splits = ", ".join(f"{split.name} {split.rows:,}" for split in found.splits)
+    return (
+        f"samples: {splits}; {len(found.features)} features with "
+        f"{sum(feature.rows for feature in found.features):,} rows in all\n"
+        f"popularity: of {largest.name}'s {largest.rows:,} rows, the top 1% have "
+        f"{largest.top_1_percent:.1%} of the queries, the top 10% {largest.top_10_percent:.1%}"
+    )
+
+
+def _plans_table(configs: Sequence[RunConfig], dataset: Dataset) -> str:
+    lines = [["budget", "temperature", "base_dim", "widths", "parameters"]]
+    for config in configs:
+        answer = plan_of(config.effective(dataset.task), dataset)
+        widths = [block.dim for block in answer.blocks]
+        lines.append([
+            f"{int(config.budget or 0):,}",
+            f"{answer.temperature:g}",
+            str(answer.base_dim),
+            f"{min(widths)} to {max(widths)}",
+            f"{answer.num_parameters:,}",
+        ])  # fmt: skip
+    return "\n".join(align(lines))
+
+
+def results_table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """One line a run on the same data; "above best" is its loss minus the best possible one."""
+    objective = objective_of(runs)
+    metrics = [objective, *(["accuracy"] if objective == "log_loss" else [])]
+    lines = [
+        ["temperature", "base_dim", "in embeddings", "parameters", *metrics, "above best", "seconds"]
+    ]
+    for run in runs:
+        found, bound = run["test"]["best"], best_possible(run)
+        lines.append([
+            f"{run['temperature']:g}",
+            str(run["base_dim"]),
+            f"{run['embedding_parameters']:,}",
+            f"{run['num_parameters']:,}",
+            *(f"{found[metric]:.4f}" for metric in metrics),
+            "-" if bound is None else f"{found[objective] - bound:.4f}",
+            f"{run['seconds']:.1f}",
+        ])  # fmt: skip
+    return "\n".join(align(lines))
+
+
+def mixed_against_uniform(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The loss of each mixed run minus that of the uniform run of its budget, whatever the sign."""
+    objective = objective_of(runs)
+    uniform = {run["budget"]: run["test"]["best"][objective] for run in runs if run["temperature"] == 0}
+    differences = [
+        f"{run['test']['best'][objective] - uniform[run['budget']]:+.4f} within {run['budget']:,}"
+        for run in runs
+        if run["temperature"] != 0
+    ]
+    return f"mixed minus uniform, test {objective}: {', '.join(differences)}"
+
+
+def _save(figure: Figure, out: Path, name: str) -> str:
+    """Write a picture as png and svg; returns where."""
+    pictures = [out / f"{name}.png", out / f"{name}.svg"]
+    out.mkdir(parents=True, exist_ok=True)
+    for picture in pictures:
+        save_figure(figure, picture)
+    return ", ".join(map(str, pictures))
