@@ -1,4 +1,4 @@
-"""Swap nn.Embedding for mixed dimensions in a PyTorch recommender: the lines marked <--. Synthetic data."""
+"""Swap nn.Embedding for mixed dimensions in a recommender: the lines marked <--. Synthetic data."""
 
 import tempfile
 

@@ -576,3 +576,55 @@ class TestBadArguments:
     def test_an_unknown_feature_has_no_weight(self):
         with pytest.raises(KeyError, match="unknown feature 'shop'; the features are day, item, user"):
             FeatureEmbeddings(banded_plan()).dense_weight("shop")
+
+
+class TestLoadBlocks:
+    def loaded(self, plan, feature, seed=0):
+        """A layer with given blocks in one feature, and those blocks."""
+        draw = generator_of(seed)
+        blocks = plan[feature].blocks
+        tables = [torch.randn(b.size, b.dim, generator=draw, dtype=torch.float64) for b in blocks]
+        projections = [
+            None
+            if b.dim == plan.base_dim
+            else torch.randn(b.dim, plan.base_dim, generator=draw, dtype=torch.float64)
+            for b in blocks
+        ]
+        layer = FeatureEmbeddings(plan, dtype=torch.float64, order=plan.orders)
+        return layer, tables, projections
+
+    @pytest.mark.parametrize("feature", ["day", "item", "user"])
+    def test_a_feature_becomes_what_was_given_and_the_others_stay(self, feature):
+        plan = banded_plan()
+        layer, tables, projections = self.loaded(plan, feature)
+        before = {name: layer.dense_weight(name).detach().clone() for name in plan}
+        layer.load_blocks(feature, [table.numpy() for table in tables], projections)
+        by_rank = torch.cat(
+            [t if p is None else t @ p for t, p in zip(tables, projections, strict=True)]
+        )
+        expected = torch.empty_like(by_rank)
+        order = plan.orders.get(feature)
+        expected[torch.arange(len(by_rank)) if order is None else torch.as_tensor(order)] = by_rank
+        torch.testing.assert_close(layer.dense_weight(feature).detach(), expected)
+        for name in set(plan) - {feature}:
+            assert torch.equal(layer.dense_weight(name), before[name])
+
+    def test_what_does_not_fit_is_named_and_nothing_is_copied(self):
+        plan = banded_plan()
+        layer, tables, projections = self.loaded(plan, "item")
+        before = layer.dense_weight().detach().clone()
+        narrow = next(i for i, p in enumerate(projections) if p is not None)
+        full = next(i for i, p in enumerate(projections) if p is None)
+        with pytest.raises(ValueError, match=rf"tables\[{full}\] of feature 'item' must have shape"):
+            layer.load_blocks(
+                "item", [*tables[:full], tables[full][:, :-1], *tables[full + 1 :]], projections
+            )
+        with pytest.raises(ValueError, match=rf"projections\[{narrow}\] of feature 'item' .* got None"):
+            layer.load_blocks("item", tables, [None] * len(tables))
+        with pytest.raises(ValueError, match=rf"projections\[{full}\] of feature 'item' must be None"):
+            layer.load_blocks("item", tables, [torch.eye(16) if p is None else p for p in projections])
+        with pytest.raises(ValueError, match=f"has {len(tables)} blocks, got 0 tables"):
+            layer.load_blocks("item", [], [])
+        with pytest.raises(mixdim.UnknownFeatureError, match="unknown feature 'nobody'"):
+            layer.load_blocks("nobody", tables, projections)
+        assert torch.equal(layer.dense_weight(), before)

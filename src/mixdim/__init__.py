@@ -11,6 +11,7 @@ from mixdim.plan import Plan, UnknownFeatureError
 from mixdim.planning import FloorWarning, plan
 from mixdim.scores import dot_scores
 from mixdim.sizing import power_law_dims
+from mixdim.spectral_planning import spectral_plan
 from mixdim.training.loop import fit
 
 __version__ = "0.1.0"
@@ -28,11 +29,12 @@ __all__ = [
     "fit",
     "plan",
     "power_law_dims",
+    "spectral_plan",
 ]
 
 
 def __getattr__(name: str) -> ModuleType:
     """Import rooms when they are first used: `mixdim.data` needs polars, which the core does not."""
-    if name in ("data", "models", "training"):
+    if name in ("data", "models", "theory", "training"):
         return import_module(f"mixdim.{name}")
     raise AttributeError(f"module 'mixdim' has no attribute {name!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -124,6 +124,35 @@ class MixedTables(nn.Module):
                 bound = _uniform_bound(self.init, fan_in=block.dim, fan_out=self.base_dim)
                 projection = weights.projections[block.dim][block.slot]
                 projection.uniform_(-bound, bound, generator=generator)
+
+    @torch.no_grad()
+    def load_blocks(self, feature: str, tables: Sequence[Any], projections: Sequence[Any]) -> None:
+        """Copy given weights into the blocks of a feature, from popular to rare.
+
+        Block i of the plan takes `tables[i]`, (size, dim), its rows by rank of popularity, and
+        `projections[i]`, (dim, base_dim), which is None for a block of full width. Nothing is copied
+        unless all of it fits.
+        """
+        if feature not in self.plan:
+            raise UnknownFeatureError.among(feature, self.plan)
+        number = list(self.plan).index(feature)
+        weights = self._weights()
+        blocks = [block for block in self._packing.blocks if block.feature == number]
+        if not len(blocks) == len(tables) == len(projections):
+            raise ValueError(
+                f"feature {feature!r} has {len(blocks)} blocks, got {len(tables)} tables and "
+                f"{len(projections)} projections"
+            )
+        copies: list[tuple[Tensor, Tensor]] = []
+        for i, (block, table, projection) in enumerate(zip(blocks, tables, projections, strict=True)):
+            copies.append(_fitting(weights.table(block), table, f"tables[{i}] of feature {feature!r}"))
+            name = f"projections[{i}] of feature {feature!r}"
+            if block.dim < self.base_dim:
+                copies.append(_fitting(weights.projections[block.dim][block.slot], projection, name))
+            elif projection is not None:
+                raise ValueError(f"{name} must be None: the block has the full width {self.base_dim}")
+        for target, values in copies:
+            target.copy_(values)
 
     def dense_weight(self, feature: str | None = None) -> Tensor:
         """Return the matrix the layer stands for, one row an id: (rows, base_dim).
@@ -415,6 +444,16 @@ class MixedDimEmbedding(MixedTables):
 def _describe_row(packing: Packing, names: tuple[str, ...], width: int, table_row: int) -> str:
     feature, rank = packing.feature_row(width, table_row)
     return f"row {rank} of feature {names[feature]!r}"
+
+
+def _fitting(target: Tensor, values: Any, name: str) -> tuple[Tensor, Tensor]:
+    """The target with the values to copy there, if they have its shape."""
+    if values is None:
+        raise ValueError(f"{name} must have shape {tuple(target.shape)}, got None")
+    tensor = torch.as_tensor(values)
+    if tensor.shape != target.shape:
+        raise ValueError(f"{name} must have shape {tuple(target.shape)}, got {tuple(tensor.shape)}")
+    return target, tensor
 
 
 def _uniform_bound(init: Init, *, fan_in: int, fan_out: int) -> float:

@@ -94,10 +94,12 @@ def plan(
         raise ValueError("give exactly two of temperature, base_dim and budget; the third is solved")
     check_rounding(rounding)
 
-    blocks = _cut(sizes, _per_feature(counts, "counts", sizes), _per_feature(bands, "bands", sizes))
+    blocks = cut_features(
+        sizes, per_feature(counts, "counts", sizes), per_feature(bands, "bands", sizes)
+    )
     ids = {
         name: real_number(z, f"ids_per_sample of feature {name!r}")
-        for name, z in _per_feature(ids_per_sample, "ids_per_sample", sizes).items()
+        for name, z in per_feature(ids_per_sample, "ids_per_sample", sizes).items()
     }
     for name, mean in ids.items():
         if mean <= 0:
@@ -130,7 +132,7 @@ def plan(
         )
     exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
     block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
-    answer = _assemble(blocks, row_probs, block_dims, base_dim=base_dim, temperature=temperature)
+    answer = assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, temperature=temperature)
     if temperature > 0 and answer.floor_share > 0.5:
         remedy = (
             f"base_dim {base_dim} is too small for it; give a budget instead to solve for base_dim"
@@ -146,7 +148,7 @@ def plan(
     return answer
 
 
-def _per_feature(values: Any, argument: str, sizes: Mapping[str, int]) -> dict[str, Any]:
+def per_feature(values: Any, argument: str, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Spread an argument over the features: by name, in their order, or the same for all."""
     if values is None:
         return {}
@@ -166,7 +168,7 @@ def _per_feature(values: Any, argument: str, sizes: Mapping[str, int]) -> dict[s
     return dict(zip(sizes, values, strict=True))
 
 
-def _cut(
+def cut_features(
     sizes: Mapping[str, int], counts: Mapping[str, Any], bands: Mapping[str, Any]
 ) -> dict[str, Blocks]:
     """Block every feature: as a whole, or into bands of equal popularity mass."""
@@ -188,7 +190,7 @@ def _cut(
     return blocks
 
 
-def _assemble(
+def assemble_plan(
     blocks: Mapping[str, Blocks],
     row_probs: np.ndarray,
     block_dims: np.ndarray,
