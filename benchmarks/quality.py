@@ -1,8 +1,9 @@
 """Quality against size: train at several temperatures within the same budgets, with several seeds.
 
 For each budget and temperature: mean and standard deviation over the seeds of the test loss, at the best
-validation. The budget is what the embeddings cost at a uniform width; mixed dimensions get at most that.
-A run that is in the records already is not trained again.
+validation, and of its difference to the uniform run of the same seed. The budget is what the embeddings
+cost at a uniform width; mixed dimensions get at most that. A run that is in the records already is not
+trained again.
 
     python benchmarks/quality.py --data ml-1m-0,ml-1m-1,ml-1m-2 --model mf --widths 2,4,8,16
 """
@@ -38,9 +39,12 @@ def train_once(config: RunConfig, key: str, threads: int) -> dict[str, Any]:
 
 
 def table(runs: dict[tuple[int, float], list[dict[str, Any]]], metric: str) -> str:
-    lines = [["width", "temperature", "base_dim", "embeddings", "model", metric, "std", "seeds", "s"]]
+    head = ["width", "temperature", "base_dim", "embeddings", "model", metric, "std"]
+    lines = [[*head, "minus uniform", "std", "seeds", "s"]]
     for (width, temperature), same in runs.items():
         losses = [run["test"]["best"][metric] for run in same]
+        uniform = [run["test"]["best"][metric] for run in runs.get((width, 0.0), same)]
+        gains = [mine - theirs for mine, theirs in zip(losses, uniform, strict=True)]
         lines.append([
             str(width),
             f"{temperature:g}",
@@ -48,11 +52,17 @@ def table(runs: dict[tuple[int, float], list[dict[str, Any]]], metric: str) -> s
             f"{same[0]['embedding_parameters']:,}",
             f"{same[0]['num_parameters']:,}",
             f"{statistics.fmean(losses):.4f}",
-            f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else "-",
+            spread(losses),
+            f"{statistics.fmean(gains):+.4f}" if temperature else "",
+            spread(gains) if temperature else "",
             str(len(same)),
             f"{statistics.fmean(run['seconds'] for run in same):.0f}",
         ])  # fmt: skip
     return "\n".join(align(lines))
+
+
+def spread(numbers: list[float]) -> str:
+    return f"{statistics.stdev(numbers):.4f}" if len(numbers) > 1 else "-"
 
 
 def main() -> None:

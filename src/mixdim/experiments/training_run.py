@@ -10,6 +10,7 @@ summary.json     how it ended
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -31,7 +32,7 @@ from mixdim.plan import OPTIMIZER_STATE, Plan
 from mixdim.planning import plan as make_plan
 from mixdim.training import Checkpoints, Fitted, evaluate, fit, load_weights
 from mixdim.training.checkpoints import CheckpointError
-from mixdim.training.evaluation import Progress, outputs_of
+from mixdim.training.evaluation import Progress, feature_to_slice_by, outputs_of
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory
 from mixdim.training.resumption import MAY_CHANGE
 
@@ -53,7 +54,9 @@ def train_run(
     echo: Echo = lambda line: None,
 ) -> dict[str, Any]:
     """Train as the config says, keep everything in the folder `out`, and return the summary."""
-    saved = out / "config.toml"
+    if resume and overwrite:
+        raise ValueError("give --resume or --overwrite, not both")
+    saved, planned = out / "config.toml", out / "plan.json"
     if resume and saved.is_file():
         config = _continued(config, read_config(saved), out)
     if config.data is None:
@@ -61,8 +64,11 @@ def train_run(
     dataset = Dataset(config.data)
     config = replace(config.effective(dataset.task), data=str(dataset.path.resolve()))
     check_fits(config, dataset)
+    feature_to_slice_by(dataset, config.slice_by)  # now, before there is a folder
     options = config.training_options()
     plan = plan_of(config, dataset)
+    if resume and planned.is_file() and planned.read_text() != plan.to_json():
+        raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
     forecast = require_memory(config, plan, dataset)
     if (out / "summary.json").is_file() and resume:
         summary = _read_summary(out)
@@ -71,7 +77,7 @@ def train_run(
             return summary
     _prepare_folder(out, resume=resume, overwrite=overwrite)
     write_atomically(saved, config.to_toml())
-    write_atomically(out / "plan.json", plan.to_json())
+    write_atomically(planned, plan.to_json())
     torch.manual_seed(options.seed)
     model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
     echo(_opening_lines(config, plan, model, forecast))
@@ -127,10 +133,11 @@ def require_memory(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryFor
     assert config.optimizer is not None
     copies = 1 + OPTIMIZER_STATE[config.optimizer]
     over = forecast.total - available
-    # What scales with the tables must shrink by what is over; a little less, for widths are rounded.
-    budget = plan.num_parameters - int(1.05 * over / (4 * copies))
+    # What scales with the tables must shrink by what is over; the rest does not grow with fewer.
+    budget = plan.num_parameters - math.ceil(1.05 * over / (4 * copies))
+    instead = "" if config.base_dim is None else f" instead of --base-dim {config.base_dim}"
     advice = (
-        f"--budget {budget} would fit"
+        f"--temperature {plan.temperature:g} --budget {budget}{instead} would fit"
         if budget >= plan.num_rows
         else f"even width 1 for all {plan.num_rows:,} rows does not fit beside the rest: a smaller "
         "batch size, or an optimizer with less state, such as adagrad or sgd, may"
@@ -289,7 +296,7 @@ def _open_for(path: Path, dataset: Dataset, weights: str) -> OpenedRun:
     """Open a run, having checked that the data's ids mean what the run learned."""
     run = open_run(path, num_dense=dataset.num_dense, weights=weights)
     planned = {feature.name: feature.rows for feature in run.plan.features}
-    if planned != dataset.cardinalities:
+    if list(planned.items()) != list(dataset.cardinalities.items()):
         raise ValueError(
             f"{dataset.path} has other features than {path} was trained with: "
             f"{_difference(planned, dataset.cardinalities)}"
@@ -316,8 +323,8 @@ def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
     """The saved config, with what may change; refuse what may not."""
     for name, value in given.said().items():
         before = getattr(saved, name)
-        same = Path(value).resolve() == Path(before) if name == "data" else value == before
-        if not same and name not in MAY_CHANGE:
+        now = str(Path(value).resolve()) if name == "data" else value
+        if now != before and name not in MAY_CHANGE:
             raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
     return replace(given, data=None).over(saved)
 
@@ -325,15 +332,23 @@ def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
 def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is not a folder")
-    if out.exists() and any(out.iterdir()) and not resume:
-        if not overwrite:
-            raise FileExistsError(
-                f"{out} exists already; --resume continues it, --overwrite replaces it"
-            )
-        if not (out / "config.toml").is_file():
-            raise FileExistsError(f"{out} exists and is no run, so it is not replaced")
+    # A run killed at its very beginning leaves an unfinished config.
+    held = [path for path in out.glob("*") if not path.name.startswith(".config.toml.")]
+    if held and not (resume or overwrite):
+        raise FileExistsError(f"{out} exists already; --resume continues it, --overwrite replaces it")
+    if held and not _is_run(out):
+        raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
+    if held and not resume:
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a folder was made by `train_run`: other programs have a config.toml too."""
+    try:
+        return read_config(path / "config.toml").model is not None
+    except (OSError, ValueError):
+        return False
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class Checkpoints:
             shutil.rmtree(left, ignore_errors=True)
         target = self.folder / f"{kind}-{step:08d}"
         unfinished = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=self.folder))
+        replaced = unfinished.with_suffix(".replaced")
         try:
             save_file(_separate(tensors), unfinished / TENSORS)
             body = {"step": step, "tensors_blake2b": _digest_of_file(unfinished / TENSORS), **state}
@@ -70,24 +71,24 @@ class Checkpoints:
                 _sync(path)
             unfinished.chmod(0o755)
             if target.exists():  # the same step again, after a resume from before it
-                shutil.rmtree(target)
+                target.rename(replaced)  # so that it is whole or gone, never half deleted
             unfinished.rename(target)
             _sync(self.folder)
+            shutil.rmtree(replaced, ignore_errors=True)
         except (OSError, SafetensorError) as error:
             raise OSError(f"cannot write the checkpoint {target}: {_reason(error)}") from None
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         return target
 
-    def prune(self) -> None:
-        """Keep the newest checkpoints, and of the best ones those that they speak of."""
+    def prune(self, best_step: int | None = None) -> None:
+        """Keep the newest checkpoints, and of the best ones those they speak of and `best_step`."""
         steps = self._paths("step")
         for path in steps[:-KEPT]:
             shutil.rmtree(path, ignore_errors=True)
-        wanted = {_best_step_of(path) for path in steps[-KEPT:]}
-        newest = self._paths("best")[-1:]
+        wanted = {best_step, *(_best_step_of(path) for path in steps[-KEPT:])}
         for path in self._paths("best"):
-            if path not in newest and _step_of(path) not in wanted:
+            if _step_of(path) not in wanted:
                 shutil.rmtree(path, ignore_errors=True)
 
     def newest(self) -> Checkpoint | None:
@@ -122,7 +123,7 @@ class Checkpoints:
         return read_checkpoint(paths[-1])
 
     def _paths(self, kind: str) -> list[Path]:
-        return sorted(path for path in self.folder.glob(f"{kind}-*") if path.is_dir())
+        return sorted(path for path in self.folder.glob(f"{kind}-{'[0-9]' * 8}") if path.is_dir())
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

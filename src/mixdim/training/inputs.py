@@ -72,5 +72,7 @@ class TrainingData(Protocol):
 
 def num_rows(data: TrainingData, split: str) -> int:
     """How many samples a split has."""
+    if split not in data.splits:
+        raise ValueError(f"split must be one of {', '.join(data.splits)}, got {split!r}")
     start, stop = data.splits[split]
     return stop - start

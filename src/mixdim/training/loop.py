@@ -145,6 +145,7 @@ class _Run:
         self.optimizer = NamedOptimizer(self.options.optimizer, self.model, lr=self.options.lr)
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.saved_step: int | None = None
+        self.saved_path: Path | None = None
         self.checkpoints = Checkpoints((self.out or Path()) / "checkpoint")
         self.best_in_memory: dict[str, Tensor] = {}
         if self.out is None:
@@ -243,11 +244,10 @@ class _Run:
         return self.state.step / self.schedule.steps_per_epoch
 
     def _diverged(self, what: str) -> DivergedError:
-        saved = None if self.out is None else self.checkpoints.newest_path()
         good = (
             "there is no checkpoint before it"
-            if saved is None
-            else f"the last good checkpoint is {saved}"
+            if self.saved_path is None
+            else f"the last good checkpoint is {self.saved_path}"
         )
         return DivergedError(
             f"training diverged after step {self.state.step}: {what}; {good}. "
@@ -327,15 +327,14 @@ class _Run:
 
     def saved(self) -> Path:
         """Write a checkpoint of everything, unless that was done; returns where it is."""
-        path = self.checkpoints.newest_path()
-        if path is None or self.state.step != self.saved_step:
+        if self.saved_path is None or self.state.step != self.saved_step:
             self._check_weights()
             self.state.seconds, self.state.journal_length = self.clock.seconds(), self.journal.length
             everything = self.model, self.optimizer, self.state, self.options, self.data
-            path = save_everything(self.checkpoints, *everything)
+            self.saved_path = save_everything(self.checkpoints, *everything)
             self.saved_step = self.state.step
             self.clock.checkpoint_written()
-        return path
+        return self.saved_path
 
     def _keep_best(self) -> None:
         if self.out is None:
@@ -362,7 +361,7 @@ class _Run:
         found = self.checkpoints.newest() if resume else None
         if found is not None:
             self.state = load_everything(found, self.model, self.optimizer, self.options, self.data)
-            self.saved_step = found.step
+            self.saved_step, self.saved_path = found.step, found.path
         self.journal.rewind(self.state.journal_length, step=self.state.step)
 
 

@@ -23,6 +23,7 @@ CGROUPS = (  # limit and use of a container, in version 2 and 1
         Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ),
 )
+CACHED_FILES = ("inactive_file", "active_file")  # in memory.stat: in use, and given back when needed
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def available_memory() -> int:
     free = [_meminfo()] if MEMINFO.exists() else [_physical_memory()]
     for limit, used in CGROUPS:
         if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-            free.append(int(limit.read_text()) - int(used.read_text()))
+            cached = _cached_files(limit.with_name("memory.stat"))
+            free.append(int(limit.read_text()) - int(used.read_text()) + cached)
     return max(0, min(free))
 
 
@@ -103,6 +105,12 @@ def peak_memory() -> int:
         return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _cached_files(stat: Path) -> int:
+    """Bytes of files that a container's use includes though the machine may drop them at any time."""
+    lines = stat.read_text().splitlines() if stat.exists() else []
+    return sum(int(size) for name, size in map(str.split, lines) if name in CACHED_FILES)
 
 
 def _meminfo() -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Optimizer, SparseAdam
+from torch.sparse import check_sparse_tensor_invariants
 
 from mixdim.optim import SparseAMSGrad
 
@@ -24,8 +25,10 @@ class NamedOptimizer:
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        for part in self.parts:
-            part.step()
+        # Adagrad puts sparse tensors together, and PyTorch warns unless told whether to check them.
+        with check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
+            for part in self.parts:
+                part.step()
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

@@ -93,9 +93,10 @@ def load_everything(
 
 
 def save_weights(checkpoints: Checkpoints, model: nn.Module, state: TrainingState) -> None:
-    """Keep the weights alone, as the best so far."""
+    """Keep the weights alone, as the best so far, and remove those that are not needed any more."""
     weights = _prefixed("model/", model.state_dict())
     checkpoints.save("best", state.step, weights, {"best": state.best})
+    checkpoints.prune(best_step=state.step)
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:

@@ -1,0 +1,134 @@
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from mixdim.training.optimizers import NamedOptimizer, sparse_parameters
+from mixdim.training.options import OPTIMIZERS
+from training_data import OwnModel, clicks, ratings, small_model
+
+MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
+
+
+def take_steps(model, dataset, step, *, first=0, count=4):
+    """Descend on the mean squared error with the given step, on batches of 16 rows."""
+    for number in range(first, first + count):
+        batch = dataset.rows(slice(16 * number, 16 * number + 16))
+        model.zero_grad(set_to_none=True)
+        nn.functional.mse_loss(model(batch), batch.target).backward()
+        step()
+
+
+def assert_equal_weights(one, other):
+    for (name, mine), theirs in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs), name
+
+
+@pytest.mark.parametrize("model_name", MODELS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_loaded_into_a_new_optimizer_goes_on_exactly(name, model_name):
+    dataset = MODELS[model_name]()
+    model = small_model(model_name, dataset)
+    optimizer = NamedOptimizer(name, model, lr=0.01)
+    take_steps(model, dataset, optimizer.step)
+    tensors, numbers = optimizer.state()
+    assert bool(tensors) == (name != "sgd")
+    tensors, numbers = copy.deepcopy(tensors), json.loads(json.dumps(numbers))
+
+    twin = copy.deepcopy(model)
+    other = NamedOptimizer(name, twin, lr=0.01)
+    other.load_state(tensors, numbers)
+    for trained, its in ((model, optimizer), (twin, other)):
+        take_steps(trained, dataset, its.step, first=4)
+    assert_equal_weights(model, twin)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_loading_forgets_the_state_from_before(name):
+    dataset = ratings()
+    model = small_model("mf", dataset)
+    fresh = NamedOptimizer(name, copy.deepcopy(model), lr=0.01).state()
+    optimizer = NamedOptimizer(name, model, lr=0.01)
+    take_steps(model, dataset, optimizer.step)
+    optimizer.load_state(*fresh)
+    tensors, numbers = optimizer.state()
+    assert (tensors.keys(), numbers) == (fresh[0].keys(), fresh[1])
+    assert all(torch.equal(tensors[place], fresh[0][place]) for place in tensors)
+
+
+def test_loaded_tensors_are_copies():
+    dataset = ratings()
+    model = small_model("mf", dataset)
+    optimizer = NamedOptimizer("amsgrad", model, lr=0.01)
+    take_steps(model, dataset, optimizer.step)
+    tensors, numbers = optimizer.state()
+    held = {name: tensor.clone() for name, tensor in tensors.items()}
+    other = NamedOptimizer("amsgrad", model, lr=0.01)
+    other.load_state(held, numbers)
+    before = {name: tensor.clone() for name, tensor in held.items()}
+    take_steps(model, dataset, other.step)
+    assert all(torch.equal(held[name], before[name]) for name in held)
+
+
+def test_amsgrad_on_a_dense_model_is_that_of_pytorch():
+    dataset = ratings()
+    mine, theirs = OwnModel(dataset, dropout=0.0), OwnModel(dataset, dropout=0.0)
+    take_steps(mine, dataset, NamedOptimizer("amsgrad", mine, lr=0.05).step, count=20)
+    adam = torch.optim.Adam(theirs.parameters(), lr=0.05, amsgrad=True)
+    take_steps(theirs, dataset, adam.step, count=20)
+    for name, expected in theirs.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_adam_is_sparse_adam_for_the_tables_and_adam_for_the_rest():
+    dataset = ratings()
+    mine, theirs = (OwnModel(dataset, sparse=True, dropout=0.0) for _ in range(2))
+    take_steps(mine, dataset, NamedOptimizer("adam", mine, lr=0.02).step, count=8)
+    tables = torch.optim.SparseAdam([theirs.users.weight, theirs.items.weight], lr=0.02)
+    rest = torch.optim.Adam([*theirs.norm.parameters(), *theirs.head.parameters()], lr=0.02)
+
+    def by_hand():
+        tables.step()
+        rest.step()
+
+    take_steps(theirs, dataset, by_hand, count=8)
+    assert_equal_weights(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "sgd"])
+def test_adagrad_and_sgd_are_those_of_pytorch(name):
+    dataset = ratings()
+    mine, theirs = (OwnModel(dataset, sparse=True, dropout=0.0) for _ in range(2))
+    take_steps(mine, dataset, NamedOptimizer(name, mine, lr=0.02).step)
+    kind = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}[name]
+    take_steps(theirs, dataset, kind(theirs.parameters(), lr=0.02).step)
+    assert_equal_weights(mine, theirs)
+
+
+@pytest.mark.parametrize("model_name", MODELS)
+def test_the_parameters_called_sparse_are_those_that_get_sparse_gradients(model_name):
+    dataset = MODELS[model_name]()
+    options = {"biases": True} if model_name == "mf" else {}
+    model = small_model(model_name, dataset, **options)
+    take_steps(model, dataset, lambda: None, count=1)
+    found = {name for name, parameter in model.named_parameters() if parameter.grad.is_sparse}
+    assert sparse_parameters(model) == found
+    assert found
+
+
+def test_a_model_without_tables_or_with_tables_alone_has_one_adam():
+    dataset = ratings()
+    tables = small_model("mf", dataset, temperature=0.0)
+    for model in (nn.Linear(2, 1), tables):
+        assert len(NamedOptimizer("adam", model, lr=0.1).parts) == 1
+
+
+def test_zero_grad_forgets_all_gradients():
+    dataset = ratings()
+    model = OwnModel(dataset, sparse=True)
+    optimizer = NamedOptimizer("adam", model, lr=0.1)
+    take_steps(model, dataset, lambda: None, count=1)
+    optimizer.zero_grad()
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,50 @@
+from dataclasses import replace
+
+import pytest
+
+from mixdim.training import options_for, preset
+
+
+def test_presets_are_the_protocols_of_the_paper():
+    ctr, cf = preset("ctr"), preset("cf")
+    assert (ctr.optimizer, ctr.lr, ctr.batch_size, ctr.epochs) == ("amsgrad", 1e-3, 4096, 1)
+    assert ctr.patience is None
+    assert (cf.optimizer, cf.lr, cf.batch_size, cf.epochs) == ("amsgrad", 1e-2, 32768, 100)
+    assert cf.patience == 5
+
+
+def test_the_task_chooses_the_preset():
+    assert options_for("binary") == preset("ctr")
+    assert options_for("rating") == preset("cf")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizer": "adamw"}, "optimizer must be one of amsgrad, adam, adagrad, sgd, got 'adamw'"),
+        ({"lr": 0.0}, "lr must be above 0, got 0.0"),
+        ({"lr": float("nan")}, "lr must be finite, got nan"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"evaluations_per_epoch": 0}, "evaluations_per_epoch must be at least 1, got 0"),
+        ({"patience": 0}, "patience must be at least 1, got 0"),
+        ({"checkpoint_every": -3}, "checkpoint_every must be at least 1, got -3"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_bound_and_value(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(preset("cf"), **change)
+
+
+@pytest.mark.parametrize("change", [{"lr": "0.1"}, {"batch_size": 2.5}, {"epochs": True}])
+def test_an_option_of_the_wrong_kind_is_named(change):
+    with pytest.raises(TypeError, match=f"{next(iter(change))} must be a"):
+        replace(preset("ctr"), **change)
+
+
+def test_unknown_presets_and_tasks_are_answered_with_the_choices():
+    with pytest.raises(ValueError, match="preset must be one of ctr, cf, got 'nlp'"):
+        preset("nlp")
+    with pytest.raises(ValueError, match="task must be one of binary, rating, got 'ranking'"):
+        options_for("ranking")
