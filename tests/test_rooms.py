@@ -34,8 +34,8 @@ MAY_IMPORT = {
     "data": {"arguments", "files", "plan_table"},
     "training": {"arguments", "budget", "optim", "plan"},
     "experiments": {
-        *("", "budget", "data", "embedding", "files", "models", "plan", "plan_table", "planning"),
-        *("spectral_planning", "theory", "training"),
+        *("", "arguments", "budget", "data", "embedding", "files", "models", "plan", "plan_table"),
+        *("planning", "sizing", "spectral_planning", "theory", "training"),
     },
     "cli_progress": set(),
     "cli_theory": {"cli_progress", "experiments"},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import mixdim
 from mixdim import FeatureEmbeddings
 from mixdim.plan import Block, Feature, Plan
-from mixdim.spectral_planning import spectral_plan
+from mixdim.spectral_planning import spectral_plan, table_error
 from strategies import ROUNDINGS
 
 
@@ -238,3 +238,22 @@ def test_bad_samples_are_named(ids, message):
             budget=100,
             sampled_ids={"a": ids},
         )
+
+
+def test_the_table_error_is_what_the_best_matrices_of_the_plans_ranks_lose():
+    rng = np.random.default_rng(3)
+    tables = {"a": rng.standard_normal((40, 8)), "b": rng.standard_normal((30, 8))}
+    counts = {"a": np.sort(rng.integers(1, 50, 40))[::-1], "b": rng.integers(0, 9, 30)}
+    plan = mixdim.plan(
+        {"a": 40, "b": 30}, counts=counts, bands={"a": 3, "b": 2}, temperature=0.5, base_dim=6
+    )
+    lost = whole = 0.0
+    for feature in plan.features:
+        weighted = np.sqrt(counts[feature.name] / counts[feature.name].sum())[:, None]
+        weighted = (weighted * tables[feature.name])[plan.orders[feature.name]]
+        for block in feature.blocks:
+            rows = weighted[block.start : block.start + block.size]
+            u, sigma, v = np.linalg.svd(rows, full_matrices=False)
+            kept = (u[:, : block.dim] * sigma[: block.dim]) @ v[: block.dim]
+            lost, whole = lost + ((rows - kept) ** 2).sum(), whole + (rows**2).sum()
+    assert table_error(tables, plan, counts=counts) == pytest.approx(lost / whole, rel=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --data criteo --model dlrm --temperature 0.3 --budget 2M --out run`
 - `mixdim train --data criteo --model dlrm --temperature 0 --base-dim 16 --out uniform`
 - `mixdim train --config run.toml --seed 1 --out run-1`
+- `mixdim train --data criteo --plan plan.json --out run`
 - `mixdim train --resume --out run`
 """
 ABOUT_MODEL, ABOUT_WIDTHS, ABOUT_TRAINING = "Model", "Widths", "Training (defaults: the preset)"
@@ -65,6 +67,7 @@ def train(
         int | None, _option(ABOUT_WIDTHS, "Bands a feature; 1 for dlrm, 8 for mf and ncf.")
     ] = None,
     rounding: Annotated[str | None, _option(ABOUT_WIDTHS, "power_of_two or integer.")] = None,
+    plan: Annotated[Path | None, _option(ABOUT_WIDTHS, "A saved plan, instead of all these.")] = None,
     preset: Annotated[
         str | None, _option(ABOUT_TRAINING, "ctr or cf: the paper's protocols; by the data.")
     ] = None,
@@ -99,6 +102,7 @@ def train(
     """
     given = {
         "data": None if data is None else str(data),
+        "plan": None if plan is None else str(plan),
         **{"model": model, "biases": biases, "mean": mean, "init": init},
         **{
             name: _widths(text, name)
@@ -121,10 +125,10 @@ def train(
                 options, out, resume=resume, overwrite=overwrite, progress=progress, echo=typer.echo
             )
     except Stopped as stopped:
-        typer.echo(f"{stopped}; continue with: mixdim train --resume --out {out}", err=True)
+        typer.echo(f"{stopped}; continue with: mixdim train --resume --out {quote(str(out))}", err=True)
         raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
     typer.echo(_results(summary))
-    typer.echo(f"next: mixdim evaluate {out} --data {summary['data']}")
+    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(summary['data'])}")
 
 
 def evaluate(
@@ -138,7 +142,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure a trained model on a split of a data set."""
-    from mixdim.experiments.training_run import evaluate_run
+    from mixdim.experiments.trained_run import evaluate_run
 
     with progress_bars(unit="samples") as progress:
         found = evaluate_run(
@@ -157,7 +161,7 @@ def predict(
     weights: Weights = "best",
 ) -> None:
     """Write a trained model's predictions: columns row, prediction and target."""
-    from mixdim.experiments.training_run import predict_run
+    from mixdim.experiments.trained_run import predict_run
 
     with progress_bars(unit="samples") as progress:
         rows = predict_run(run, data, out, split=split, weights=weights, progress=progress)
@@ -175,10 +179,12 @@ def _widths(text: str | None, name: str) -> list[int] | None:
 
 def _results(summary: dict[str, Any]) -> str:
     """What a reader wants to know of a finished run."""
+    is_last = summary["validation"]["best"]["step"] == summary["validation"]["last"]["step"]
+    shown = {"best": "best, also the last"} if is_last else {"best": "best", "last": "last"}
     table = _metrics_table({
-        f"{split}, {which}": summary[split][which]
+        f"{split}, {label}": summary[split][which]
         for split in ("validation", "test")
-        for which in ("best", "last")
+        for which, label in shown.items()
     })  # fmt: skip
     best_possible = [
         f"best possible {name.removeprefix('bayes_')} of this synthetic test split: {values['test']:.4f}"

@@ -10,7 +10,8 @@ from small_folder import write_small_folder
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
 from mixdim.experiments.run_config import RunConfig, read_config
-from mixdim.experiments.training_run import evaluate_run, open_run, predict_run, train_run
+from mixdim.experiments.trained_run import evaluate_run, open_run, predict_run
+from mixdim.experiments.training_run import train_run
 from mixdim.training import CheckpointError
 from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
 

@@ -17,7 +17,7 @@ MODEL_OF_TASK = {"binary": "dlrm", "rating": "mf"}
 BANDS = {"dlrm": 1, "mf": 8, "ncf": 8}  # the paper: one block a feature for CTR, 8 to 16 bands for CF
 OPTIONS_OF_MODEL: dict[str, dict[str, Any]] = {
     "dlrm": {"bottom": (512, 256, 64), "top": (512, 256)},
-    "mf": {"mean": True, "biases": False},
+    "mf": {"mean": True, "biases": True},
     "ncf": {"hidden": (128, 128, 32), "mean": True},
 }
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
@@ -37,6 +37,7 @@ class RunConfig:
     budget: str | None = None
     bands: int | None = None
     rounding: str | None = None
+    plan: str | None = None  # a file, in the place of the five before it
     preset: str | None = None
     optimizer: str | None = None
     lr: float | None = None
@@ -69,8 +70,14 @@ class RunConfig:
         model = self.model or MODEL_OF_TASK[task]
         if model not in OPTIONS_OF_MODEL:
             raise ValueError(f"model must be one of {', '.join(OPTIONS_OF_MODEL)}, got {model!r}")
+        widths: dict[str, Any] = {"bands": BANDS[model], "rounding": "power_of_two"}
         temperature = self.temperature
-        if temperature is None and (self.base_dim is None) != (self.budget is None):
+        if self.plan is not None:
+            for option in ("temperature", "base_dim", "budget", "bands", "rounding"):
+                if getattr(self, option) is not None:
+                    raise ValueError(f"give plan or {option}, not both: a plan has its widths")
+            widths = {}
+        elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
         name = self.preset or PRESET_OF_TASK[task]
         training = preset(name)
@@ -81,8 +88,6 @@ class RunConfig:
         defaults = RunConfig(
             model=model,
             temperature=temperature,
-            bands=BANDS[model],
-            rounding="power_of_two",
             preset=name,
             optimizer=training.optimizer,
             lr=training.lr,
@@ -94,6 +99,7 @@ class RunConfig:
             seed=training.seed,
             init="xavier",
             tensorboard=False,
+            **widths,
             **of_model,
         )
         return self.over(defaults)

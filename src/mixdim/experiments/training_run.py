@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,15 @@ from mixdim.budget import format_bytes, parse_budget
 from mixdim.data import Dataset
 from mixdim.experiments.build_model import build_model, check_fits, mean_output
 from mixdim.experiments.run_config import RunConfig, read_config
+from mixdim.experiments.trained_run import check_features, read_plan, read_summary
 from mixdim.files import write_atomically
 from mixdim.plan import OPTIMIZER_STATE, Plan
 from mixdim.planning import plan as make_plan
-from mixdim.training import Checkpoints, Fitted, evaluate, fit, load_weights
-from mixdim.training.checkpoints import CheckpointError
-from mixdim.training.evaluation import Progress, feature_to_slice_by, outputs_of
+from mixdim.training import Fitted, fit
+from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory
 from mixdim.training.resumption import MAY_CHANGE
 
-WEIGHTS = ("best", "last")
 Echo = Callable[[str], None]
 
 
@@ -63,6 +62,8 @@ def train_run(
         raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
     dataset = Dataset(config.data)
     config = replace(config.effective(dataset.task), data=str(dataset.path.resolve()))
+    if config.plan is not None:
+        config = replace(config, plan=str(Path(config.plan).resolve()))
     check_fits(config, dataset)
     feature_to_slice_by(dataset, config.slice_by)  # now, before there is a folder
     options = config.training_options()
@@ -71,7 +72,7 @@ def train_run(
         raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
     forecast = require_memory(config, plan, dataset)
     if (out / "summary.json").is_file() and resume:
-        summary = _read_summary(out)
+        summary = read_summary(out)
         if summary["epochs"] == config.epochs and summary["patience"] == config.patience:
             echo(f"{out} is finished already")
             return summary
@@ -97,6 +98,10 @@ def train_run(
 
 def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
     """The plan that a config asks for, of the features of a data set."""
+    if config.plan is not None:
+        plan = read_plan(Path(config.plan))
+        check_features(plan, dataset, f"the plan {config.plan}")
+        return plan
     assert config.bands is not None
     return make_plan(
         dataset,
@@ -194,136 +199,11 @@ _SUMMARY_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class OpenedRun:
-    """A run read back: its config, and its model with the best or the last weights."""
-
-    path: Path
-    config: RunConfig
-    plan: Plan
-    model: nn.Module
-    step: int
-
-
-def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
-    """Read a run's model back with its "best" or "last" weights."""
-    if weights not in WEIGHTS:
-        raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
-    for name in ("config.toml", "plan.json"):
-        if not (path / name).is_file():
-            raise FileNotFoundError(f"{path} is not a run: it has no {name}")
-    config = read_config(path / "config.toml")
-    try:
-        plan = Plan.from_json((path / "plan.json").read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path / 'plan.json'}: {error}") from None
-    model = build_model(config, plan, num_dense=num_dense, mean=0.0)  # the mean comes with the weights
-    checkpoints = Checkpoints(path / "checkpoint")
-    newest = checkpoints.newest()
-    if weights == "best":
-        best = None if newest is None else newest.state["best"]
-        chosen = checkpoints.best(None if best is None else best["step"])
-    elif newest is None:
-        raise CheckpointError(f"{path} has no checkpoint yet")
-    else:
-        chosen = newest
-    load_weights(model, chosen)
-    return OpenedRun(path, config, plan, model, chosen.step)
-
-
-def evaluate_run(
-    path: Path,
-    data: Path,
-    *,
-    split: str = "test",
-    weights: str = "best",
-    slice_by: str | None = None,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Measure a run's model on a split of a data set."""
-    dataset = Dataset(data)
-    run = _open_for(path, dataset, weights)
-    assert run.config.batch_size is not None
-    metrics = evaluate(
-        run.model,
-        dataset,
-        split,
-        batch_size=run.config.batch_size,
-        slice_by=slice_by or run.config.slice_by,
-        progress=progress,
-    )
-    return {"run": str(path), "weights": weights, "step": run.step, "split": split, **metrics}
-
-
-def predict_run(
-    path: Path,
-    data: Path,
-    out: Path,
-    *,
-    split: str = "test",
-    weights: str = "best",
-    progress: Progress | None = None,
-) -> int:
-    """Write what a run's model says of each row of a split as Parquet; returns the number of rows.
-
-    Columns: `row` in the prepared folder, `prediction` (a probability if targets are clicks, otherwise a
-    rating) and `target`.
-    """
-    import io
-
-    import numpy as np
-    import polars as pl
-
-    dataset = Dataset(data)
-    run = _open_for(path, dataset, weights)
-    assert run.config.batch_size is not None
-    found = outputs_of(run.model, dataset, split, batch_size=run.config.batch_size, progress=progress)
-    outputs = torch.from_numpy(found.outputs)
-    predictions = outputs.sigmoid() if dataset.task == "binary" else outputs
-    start, stop = dataset.splits[split]
-    table = pl.DataFrame({
-        "row": np.arange(start, stop),
-        "prediction": predictions.numpy(),
-        "target": found.targets,
-    })  # fmt: skip
-    written = io.BytesIO()
-    table.write_parquet(written)
-    write_atomically(out, written.getvalue())
-    return len(table)
-
-
-def _open_for(path: Path, dataset: Dataset, weights: str) -> OpenedRun:
-    """Open a run, having checked that the data's ids mean what the run learned."""
-    run = open_run(path, num_dense=dataset.num_dense, weights=weights)
-    planned = {feature.name: feature.rows for feature in run.plan.features}
-    if list(planned.items()) != list(dataset.cardinalities.items()):
-        raise ValueError(
-            f"{dataset.path} has other features than {path} was trained with: "
-            f"{_difference(planned, dataset.cardinalities)}"
-        )
-    summary = path / "summary.json"
-    if summary.is_file():
-        learned = _read_summary(path).get("vocabulary_fingerprint")
-        if learned != dataset.vocabulary_fingerprint:
-            raise ValueError(
-                f"the ids of {dataset.path} come from another vocabulary than those {path} was trained "
-                "with, so they mean other values"
-            )
-    return run
-
-
-def _difference(planned: dict[str, int], found: dict[str, int]) -> str:
-    for name in [*planned, *found]:
-        if planned.get(name) != found.get(name):
-            return f"{name!r} has {found.get(name, 'no')} rows instead of {planned.get(name, 'none')}"
-    return "their order differs"
-
-
 def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
     """The saved config, with what may change; refuse what may not."""
     for name, value in given.said().items():
         before = getattr(saved, name)
-        now = str(Path(value).resolve()) if name == "data" else value
+        now = str(Path(value).resolve()) if name in ("data", "plan") else value
         if now != before and name not in MAY_CHANGE:
             raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
     return replace(given, data=None).over(saved)
@@ -349,13 +229,6 @@ def _is_run(path: Path) -> bool:
         return read_config(path / "config.toml").model is not None
     except (OSError, ValueError):
         return False
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((path / "summary.json").read_bytes()))
-    except ValueError as error:
-        raise ValueError(f"{path / 'summary.json'} is malformed: {error}") from None
 
 
 def _opening_lines(config: RunConfig, plan: Plan, model: nn.Module, forecast: MemoryForecast) -> str:

@@ -74,11 +74,10 @@ def forecast_memory(
         min(sizes[name], batch_size * num_ids * p.shape[1] * p.element_size())
         for name, p in tables.items()
     )
-    widest = max((p.shape[-1] for name, p in model.named_parameters() if p.dim() != 1), default=0)
+    widths = [getattr(m, "embedding_dim", getattr(m, "base_dim", 0)) for m in model.modules()]
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    numbers = (
-        sum(2 * (layer.in_features + layer.out_features) for layer in layers) + 2 * num_ids * widest
-    )
+    numbers = sum(2 * (layer.in_features + layer.out_features) for layer in layers)
+    numbers += 2 * num_ids * max(widths, default=0)
     return MemoryForecast(
         parameters=sum(sizes.values()),
         optimizer_state=OPTIMIZER_STATE[optimizer] * sum(sizes.values()),
