@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 import mixdim
-from mixdim import cli_data, cli_train, kernels
+from mixdim import cli_data, cli_theory, cli_train, kernels
 from mixdim.cli_progress import progress_bars
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
@@ -35,6 +35,7 @@ PLAN_EXAMPLES = """Examples:
 - `mixdim plan --plan-from counts.json --bands 8 --base-dim 64 --budget 2M`
 - `mixdim plan --plan-from features.csv --temperature 0.2 --budget 64MB`
 - `mixdim plan --plan-from ml-1m --bands 8 --temperature 0.4 --budget 2^15`
+- `mixdim plan --spectrum-from run --budget 2^15 --save plan.json`
 """
 
 
@@ -68,6 +69,10 @@ def plan(
     plan_from: Annotated[
         Path | None, typer.Option(help=f"A prepared folder, or a file of features or counts: {FORMS}.")
     ] = None,
+    spectrum_from: Annotated[
+        Path | None,
+        typer.Option(help="A trained run: widths from what its tables use, beside the power law."),
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="0 is uniform, 1 is proportional to popularity.")
     ] = None,
@@ -76,7 +81,9 @@ def plan(
         str | None,
         typer.Option(help="Parameters (2000000, 2M, 2^21) or float32 bytes (64MB, 64MiB)."),
     ] = None,
-    bands: Annotated[int, typer.Option(help="Bands of equal popularity per feature; needs counts.")] = 1,
+    bands: Annotated[
+        int | None, typer.Option(help="Bands of equal popularity per feature; needs counts.")
+    ] = None,
     ids_per_sample: Annotated[
         str | None, typer.Option(help="Mean ids per sample, of all features or tags=3.5,user=1.")
     ] = None,
@@ -87,8 +94,28 @@ def plan(
 ) -> None:
     """Plan the width of every feature.
 
-    Give two of --temperature, --base-dim and --budget; the third is solved.
+    Give two of --temperature, --base-dim and --budget; the third is solved. With --spectrum-from, give
+    --budget; --save keeps the plan from the spectrum, and `mixdim train --plan` trains it.
     """
+    if spectrum_from is not None:
+        if cardinalities or plan_from or base_dim or ids_per_sample or not budget:
+            raise ValueError(
+                "--spectrum-from takes --budget, --temperature, --bands and --rounding only"
+            )
+        from mixdim.experiments.run_spectrum import plans_from_run  # it reads data with polars
+
+        found = plans_from_run(
+            spectrum_from,
+            budget=budget,
+            temperature=temperature,
+            bands=bands,
+            rounding=rounding,  # type: ignore[arg-type]  # checked there
+        )
+        if not as_json:
+            typer.echo(f"{found}\n")
+        drawn = {"power law": found.power_law, "spectrum": found.spectral}
+        _deliver(found.spectral, save=save, plot=plot, as_json=as_json, drawn=drawn)
+        return
     features = _features(cardinalities, plan_from)
     answer = mixdim.plan(
         features.rows,
@@ -96,7 +123,7 @@ def plan(
         base_dim=base_dim,
         budget=budget,
         counts=features.counts or None,
-        bands=bands,
+        bands=1 if bands is None else bands,
         ids_per_sample=_ids_per_sample(ids_per_sample) or features.ids_per_sample or None,
         rounding=rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
     )
@@ -142,6 +169,7 @@ app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --js
 app.command(epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`")(
     cli_train.predict
 )
+app.add_typer(cli_theory.theory_app, name="theory")
 
 
 @app.command(epilog="Example: `mixdim doctor`, or `MIXDIM_KERNELS=off mixdim doctor`")
@@ -167,7 +195,7 @@ def version() -> None:
 
 def _features(cardinalities: str | None, plan_from: Path | None) -> FeatureList:
     if (cardinalities is None) == (plan_from is None):
-        raise ValueError("give either --cardinalities or --plan-from")
+        raise ValueError("give either --cardinalities or --plan-from, or --spectrum-from")
     if plan_from is not None and plan_from.is_dir():
         from mixdim.data import Dataset  # it reads counts with polars, which is an extra
 
@@ -200,13 +228,21 @@ def _ids_per_sample(text: str | None) -> dict[str, float] | float | None:
         raise ValueError(f"--ids-per-sample must be a number or tags=3.5,user=1, got {text!r}") from None
 
 
-def _deliver(answer: mixdim.Plan, *, save: Path | None, plot: Path | None, as_json: bool) -> None:
+def _deliver(
+    answer: mixdim.Plan,
+    *,
+    save: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    drawn: dict[str, mixdim.Plan] | None = None,
+) -> None:
     if save is not None:
         write_atomically(save, answer.to_json())
     if plot is not None:
         from mixdim.experiments.figures import save_figure, widths_figure  # matplotlib is an extra
 
-        save_figure(widths_figure({f"temperature {answer.temperature:g}": answer}), plot)
+        plans = drawn or {f"temperature {answer.temperature:g}": answer}
+        save_figure(widths_figure(plans), plot)
     typer.echo(answer.to_json() if as_json else str(answer), nl=not as_json)
 
 
