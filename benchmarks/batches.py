@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from rounds import Contest, Step, arguments, run
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import mixdim.data
 from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from rounds import Contest, Step, arguments, run
 
 FEATURES, DENSE, VALUES = 26, 13, 1000
 RIVAL = "DataLoader, shuffled"

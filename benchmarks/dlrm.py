@@ -14,15 +14,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rivals import FbgemmTables, LoopOverFeatures, bmm_interaction, import_fbgemm
-from rounds import Contest, Step, arguments, run
 from torch import Tensor, nn
 from torch.autograd import backward
 from torch.optim import Optimizer
-from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
 
 import mixdim
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from rivals import FbgemmTables, LoopOverFeatures, bmm_interaction, import_fbgemm
+from rounds import Contest, Step, arguments, run
+from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
 
 RIVAL = "loop, bmm, SparseAdam"
 NUM_DENSE = 13

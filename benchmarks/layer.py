@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rivals import FbgemmTables, LoopOverFeatures, UniformTable, import_fbgemm
-from rounds import Contest, Step, arguments, run
 from torch import Tensor, nn
 from torch.autograd import backward
 from torch.optim import Optimizer
-from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
 
 import mixdim
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
 from mixdim.packing import pack
+from rivals import FbgemmTables, LoopOverFeatures, UniformTable, import_fbgemm
+from rounds import Contest, Step, arguments, run
+from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
 
 RIVAL = "loop, SparseAdam"
 UNIFORM_BASE_DIM = 4

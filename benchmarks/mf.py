@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rivals import MaskedBands
-from rounds import Contest, Step, arguments, run
 from torch import Tensor, nn
 from torch.autograd import backward
-from training import LEARNING_RATE, NUM_BATCHES, sparse_adam, training_step, zipf_ids
 
 import mixdim
+from rivals import MaskedBands
+from rounds import Contest, Step, arguments, run
+from training import LEARNING_RATE, NUM_BATCHES, sparse_adam, training_step, zipf_ids
 
 ROWS = {"user": 280_000, "item": 54_000}
 RIVAL = "mask per band, SparseAdam"

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from rounds import Contest, Step, arguments, run
 
 import mixdim
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from rounds import Contest, Step, arguments, run
 
 BUDGET = 2 * sum(CRITEO_KAGGLE_ROWS.values())
 RIVAL = "numpy sort of the counts"

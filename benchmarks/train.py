@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 
 import torch
 import torch.nn.functional as F
-from rounds import MOST_OTHERS, arguments, cpu_seconds_of_others, machine_facts
 from torch.autograd import backward
 
 import mixdim
@@ -29,6 +28,7 @@ from mixdim.data.generate import generate_criteo_like
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS, scaled_cardinalities
 from mixdim.models import DLRM
 from mixdim.plan_table import align
+from rounds import MOST_OTHERS, arguments, cpu_seconds_of_others, machine_facts
 
 SCALE, BATCH_SIZE, BATCHES_IN_MEMORY = 0.1, 4096, 8
 

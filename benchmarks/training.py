@@ -8,9 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from rounds import Step
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer, SparseAdam
+
+from rounds import Step
 
 Batch = TypeVar("Batch")
 LEARNING_RATE = 1e-3
