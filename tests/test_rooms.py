@@ -34,16 +34,19 @@ MAY_IMPORT = {
     "data": {"arguments", "files", "plan_table"},
     "training": {"arguments", "budget", "optim", "plan"},
     "experiments": {
-        *("", "arguments", "budget", "data", "embedding", "files", "models", "plan", "plan_table"),
-        *("planning", "sizing", "spectral_planning", "theory", "training"),
+        *("", "arguments", "blocking", "budget", "data", "embedding", "files", "models", "plan"),
+        *("plan_table", "planning", "sizing", "spectral_planning", "theory", "training"),
     },
     "cli_progress": set(),
     "cli_theory": {"cli_progress", "experiments"},
+    "cli_sweep": {"arguments", "budget", "cli_progress", "experiments", "plan_table"},
+    "cli_reproduce": {"cli_progress", "experiments"},
+    "cli_report": {"experiments"},
     "cli_data": {"cli_progress", "data", "experiments"},
     "cli_train": {"cli_progress", "experiments", "plan_table", "training"},
     "cli": {
-        *("", "cli_data", "cli_progress", "cli_theory", "cli_train", "data", "experiments"),
-        *("feature_file", "files"),
+        *("", "cli_data", "cli_progress", "cli_report", "cli_reproduce", "cli_sweep", "cli_theory"),
+        *("cli_train", "data", "experiments", "feature_file", "files"),
     },
     "__main__": {"cli"},
     "__init__": {
@@ -94,8 +97,8 @@ def test_a_file_imports_only_the_rooms_it_may(path):
 
 
 BEYOND_THE_CORE = {  # these have extras
-    *("__main__", "cli", "cli_data", "cli_progress", "cli_theory", "cli_train", "data"),
-    *("experiments", "theory"),
+    *("__main__", "cli", "cli_data", "cli_progress", "cli_report", "cli_reproduce", "cli_sweep"),
+    *("cli_theory", "cli_train", "data", "experiments", "theory"),
 }
 
 

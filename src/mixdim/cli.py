@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 import mixdim
-from mixdim import cli_data, cli_theory, cli_train, kernels
+from mixdim import cli_data, cli_report, cli_reproduce, cli_sweep, cli_theory, cli_train, kernels
 from mixdim.cli_progress import progress_bars
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
@@ -169,6 +169,10 @@ app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --js
 app.command(epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`")(
     cli_train.predict
 )
+app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)
+app.command(epilog=cli_sweep.RECOMMEND_EXAMPLES)(cli_sweep.recommend)
+app.command(epilog=cli_reproduce.REPRODUCE_EXAMPLES)(cli_reproduce.reproduce)
+app.command(epilog=cli_report.REPORT_EXAMPLES)(cli_report.report)
 app.add_typer(cli_theory.theory_app, name="theory")
 
 

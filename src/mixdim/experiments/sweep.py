@@ -1,0 +1,253 @@
+"""Many runs, recorded one by one: skip what is finished, go on after a failure, stop at any time.
+
+Knows nothing about figures; one run is the business of sweep_worker.py.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mixdim.arguments import whole_number
+from mixdim.data import Dataset
+from mixdim.experiments.build_model import build_model, check_fits
+from mixdim.experiments.records import Record, append_record, now, read_records, record_key
+from mixdim.experiments.run_config import RunConfig
+from mixdim.experiments.sweep_worker import Outcome, Worker, some_done
+from mixdim.experiments.training_run import plan_of
+from mixdim.plan import Plan
+from mixdim.planning import FloorWarning
+from mixdim.sizing import largest_base_dim
+from mixdim.training.evaluation import Progress
+from mixdim.training.signals import StopRequests
+
+SECONDS_BETWEEN_LOOKS = 0.2  # how long a request to stop may wait
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run that a sweep should make.
+
+    With a `model_budget`, parameters of the whole model, the config says neither base_dim nor budget.
+    """
+
+    config: RunConfig
+    model_budget: int | None = None
+
+
+class InfeasibleBudgetError(ValueError):
+    """A budget below what the narrowest model has."""
+
+
+class SweepStopped(Exception):  # noqa: N818  # nothing went wrong
+    """A signal stopped the sweep; what was finished is in the records."""
+
+    def __init__(self, signal_name: str, finished: int, total: int) -> None:
+        self.signal_name = signal_name
+        super().__init__(f"stopped by {signal_name} after {finished} of {total} runs")
+
+
+def run_sweep(
+    runs: Sequence[SweepRun],
+    records: Path,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    on_record: Callable[[Record], None] | None = None,
+) -> list[Record]:
+    """Make every run that is not finished in the file `records`, and return the records of all.
+
+    - `jobs`: runs at a time, each in a process of its own; they divide torch's threads.
+    - `progress("runs", done, total, note)` is called at the start and after every run.
+    - `on_record`: called with each record as soon as it is written, or found to be finished.
+
+    The records come in the order of the runs. A run that fails, also by a budget that no model meets,
+    is recorded as failed, and made again by the next sweep. SIGINT and SIGTERM raise `SweepStopped`;
+    the runs under way are thrown away. Sweeps may share a file at the same time: each skips what the
+    other has finished.
+    """
+    jobs = whole_number(jobs, "jobs")
+    asked = _solve(runs)
+    threads = max(1, torch.get_num_threads() // jobs)
+    waiting = list({run.key: run for run in asked}.values())
+    total = len(waiting)
+    working: dict[Worker, _Asked] = {}
+
+    def show(note: str = "") -> None:
+        if progress is not None:
+            progress("runs", total - len(waiting) - len(working), total, note)
+
+    def tell(record: Record) -> None:
+        if on_record is not None:
+            on_record(record)
+        show(record.error or "")
+
+    def keep(run: _Asked, outcome: Outcome) -> None:
+        record = _record(run, outcome)
+        append_record(records, record)
+        tell(record)
+
+    show()
+    with StopRequests() as stopped:
+        try:
+            while waiting or working:
+                while waiting and len(working) < jobs and not stopped():
+                    run = waiting.pop(0)
+                    if (record := _finished(records).get(run.key)) is not None:
+                        tell(record)
+                    elif run.error is not None:
+                        keep(run, Outcome(error=run.error))
+                    else:
+                        working[Worker(run.config, threads=threads)] = run
+                done = some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS) if working else []
+                if stopped.name is not None:
+                    left = len(waiting) + len(working)
+                    raise SweepStopped(stopped.name, total - left, total)
+                for worker in done:
+                    keep(working.pop(worker), worker.finish())
+        finally:
+            for worker in working:
+                worker.stop()
+    found = {record.key: record for record in read_records([records])} if asked else {}
+    # Budgets so close that they allow the same base_dim share a run.
+    return [
+        replace(record, config={**record.config, "model_budget": run.model_budget})
+        for run, record in ((run, found[run.key]) for run in asked)
+    ]
+
+
+def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> RunConfig:
+    """The effective config with the largest base_dim whose whole model meets a budget.
+
+    Everything that is trained counts: tables, projections, MLPs and biases. The error says the smallest
+    feasible budget: that of width 1.
+    """
+    model_budget = whole_number(model_budget, "model_budget")
+    for option in ("base_dim", "budget", "plan"):
+        if getattr(config, option) is not None:
+            raise ValueError(f"give model_budget or {option}, not both")
+    config = replace(config, base_dim=1).effective(dataset.task)
+    check_fits(config, dataset)
+
+    @cache
+    def planned(base_dim: int) -> Plan:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FloorWarning)  # widths are only tried here
+            return plan_of(replace(config, base_dim=base_dim), dataset)
+
+    @cache
+    def beside(base_dim: int) -> int:
+        """Parameters that are not embeddings."""
+        with torch.device("meta"):
+            model = build_model(config, planned(base_dim), num_dense=dataset.num_dense, mean=0.0)
+        return sum(p.numel() for p in model.parameters()) - planned(base_dim).num_parameters
+
+    narrowest = planned(1)
+    if model_budget < narrowest.num_parameters + beside(1):
+        raise InfeasibleBudgetError(
+            f"model_budget of {model_budget:,} parameters is too small: the smallest feasible is "
+            f"{narrowest.num_parameters + beside(1):,}, one for each of {narrowest.num_rows:,} rows and "
+            f"{beside(1):,} beside the embeddings"
+        )
+    sizes = np.array([block.size for block in narrowest.blocks])
+    row_probs = np.array([block.row_prob for block in narrowest.blocks])
+
+    def widest_beside(base_dim: int) -> int:
+        """The largest base_dim of embeddings in what the rest of a model of some base_dim leaves."""
+        left = model_budget - beside(base_dim)
+        if left < narrowest.num_parameters:
+            return 0
+        rounding, temperature = config.rounding, config.temperature
+        assert temperature is not None
+        return largest_base_dim(
+            sizes,
+            row_probs,
+            temperature=temperature,
+            budget=left,
+            rounding=rounding,  # type: ignore[arg-type]  # planned(1) checked it
+        )
+
+    # The rest of a model never shrinks as vectors widen, so what is left to embeddings never grows.
+    low, high = 1, widest_beside(1) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if widest_beside(middle) >= middle else (low, middle)
+    # A block that reaches full width sheds its projection, so a little below a fit there may be none.
+    while planned(low).num_parameters + beside(low) > model_budget:
+        low -= 1
+    return replace(config, base_dim=low)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A run with its base_dim solved, or why it cannot be."""
+
+    config: RunConfig
+    model_budget: int | None
+    key: str
+    error: str | None = None
+
+
+def _solve(runs: Sequence[SweepRun]) -> list[_Asked]:
+    """Solve and name the runs; what is wrong with all of them is found here, before the first starts."""
+    opened = cache(Dataset)
+
+    @cache
+    def within(config: RunConfig, model_budget: int) -> RunConfig | InfeasibleBudgetError:
+        assert config.data is not None
+        try:
+            return config_within(config, opened(config.data), model_budget)
+        except InfeasibleBudgetError as error:
+            return error
+
+    asked = []
+    for run in runs:
+        if run.config.data is None:
+            raise ValueError("data is missing: every run of a sweep needs a prepared folder")
+        dataset = opened(str(Path(run.config.data).resolve()))
+        # The folder of the run is thrown away, and its curves with it.
+        config = replace(run.config, data=str(dataset.path), tensorboard=False)
+        if config.plan is not None:
+            config = replace(config, plan=str(Path(config.plan).resolve()))
+        config = config.effective(dataset.task)
+        if run.model_budget is None:
+            asked.append(_Asked(config, None, record_key(config, dataset.fingerprint)))
+            continue
+        solved = within(replace(config, seed=0), run.model_budget)  # the same for every seed
+        if isinstance(solved, InfeasibleBudgetError):
+            key = record_key(config, dataset.fingerprint, model_budget=run.model_budget)
+            asked.append(_Asked(config, run.model_budget, key, str(solved)))
+        else:
+            config = replace(solved, seed=config.seed)
+            asked.append(_Asked(config, run.model_budget, record_key(config, dataset.fingerprint)))
+    return asked
+
+
+def _finished(records: Path) -> dict[str, Record]:
+    """What is done by now, by key; a sweep that shares the file may have done it."""
+    if not records.exists():
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a torn line is mended by the next append
+        return {record.key: record for record in read_records([records]) if record.finished}
+
+
+def _record(run: _Asked, outcome: Outcome) -> Record:
+    config = {**asdict(run.config), "model_budget": run.model_budget}
+    return Record(
+        key=run.key,
+        status="finished" if outcome.error is None else "failed",
+        error=outcome.error,
+        config=json.loads(json.dumps(config)),  # as it will be read back
+        summary=outcome.summary,
+        curve=list(outcome.curve),
+        train=outcome.train,
+        finished_at=now(),
+    )

@@ -1,0 +1,154 @@
+"""One run of a sweep, in a process of its own: so memory is its own, and no crash takes others along.
+
+Knows nothing about records, or other runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import mixdim
+from mixdim.data import Dataset
+from mixdim.experiments.run_config import RunConfig
+from mixdim.experiments.trained_run import OpenedRun, open_for
+from mixdim.experiments.training_run import train_run
+from mixdim.training.evaluation import feature_to_slice_by
+from mixdim.training.metrics import measure, objective
+from mixdim.training.slices import measure_slices, thirds_of_popularity
+
+TRAIN_ROWS = 200_000  # enough to see the gap between training and test
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: results, or an error."""
+
+    error: str | None = None
+    summary: dict[str, Any] | None = None
+    curve: tuple[dict[str, Any], ...] = ()
+    train: dict[str, Any] | None = None
+
+
+class Worker:
+    """A process that trains one config, in a temporary folder."""
+
+    def __init__(self, config: RunConfig, *, threads: int) -> None:
+        context = get_context("forkserver")
+        # A process forked from one that has torch already starts in milliseconds. An optimizer imports
+        # torch._dynamo when it is made, for more than a second.
+        context.set_forkserver_preload([__name__, "torch._dynamo"])
+        self.folder = tempfile.mkdtemp(prefix="mixdim-sweep-")
+        self.outcome_end, child_end = context.Pipe(duplex=False)
+        self.process: ForkServerProcess = context.Process(
+            target=_work, args=(config, self.folder, threads, child_end), daemon=True
+        )
+        self.process.start()
+        child_end.close()  # so that the child's death is the end of the pipe
+
+    def finish(self) -> Outcome:
+        """What came out, once `some_done` said that the worker is done; the folder is removed."""
+        try:
+            outcome: Outcome = self.outcome_end.recv()
+        except EOFError:
+            self.process.join()
+            code = self.process.exitcode or 0
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+            outcome = Outcome(error=f"the process of the run {how}")
+        self.stop()
+        return outcome
+
+    def stop(self) -> None:
+        """End the process, whatever it does, and remove its folder."""
+        self.process.kill()
+        self.process.join()
+        self.outcome_end.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def some_done(workers: list[Worker], *, seconds: float) -> list[Worker]:
+    """The workers that are done, after waiting at most some seconds for the first of them."""
+    ready = wait([worker.outcome_end for worker in workers], timeout=seconds)
+    return [worker for worker in workers if worker.outcome_end in ready]
+
+
+def _work(config: RunConfig, folder: str, threads: int, outcome_end: Connection) -> None:
+    orphaned = threading.Thread(target=_die_with_the_sweep, args=(folder,), daemon=True)
+    orphaned.start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the sweep too, which then stops us
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore", mixdim.FloorWarning)  # part of what a sweep compares
+    try:
+        outcome = train_and_measure(config, Path(folder) / "run")
+    except Exception as error:
+        outcome = Outcome(error=f"{type(error).__name__}: {error}")
+    with suppress(BrokenPipeError):
+        outcome_end.send(outcome)
+    orphaned.join()  # the sweep stops us once it has the outcome; without a sweep the thread does
+
+
+def _die_with_the_sweep(folder: str) -> None:
+    sweep = parent_process()
+    assert sweep is not None
+    sweep.join()
+    # Becoming `rm` ends all threads first, so that nothing is written while the folder is removed.
+    os.execvp("rm", ("rm", "-rf", "--", folder))
+
+
+def train_and_measure(config: RunConfig, out: Path) -> Outcome:
+    """Train a run in the folder `out`, and gather what a record keeps of it."""
+    summary = train_run(config, out)
+    assert config.data is not None
+    dataset = Dataset(config.data)
+    curve = tuple(_validations(out / "metrics.jsonl", dataset.task))
+    train = _train_metrics(open_for(out, dataset), dataset)
+    return Outcome(summary=json.loads(json.dumps(summary)), curve=curve, train=train)
+
+
+def _validations(journal: Path, task: str) -> Iterator[dict[str, Any]]:
+    for line in map(json.loads, journal.read_text(encoding="utf-8").splitlines()):
+        if line["kind"] == "validation":
+            metrics = line["validation"]
+            yield {
+                **{name: line[name] for name in ("step", "epoch", "train_seconds", "seconds")},
+                "loss": metrics[objective(task)],
+                **({"accuracy": metrics["accuracy"]} if task == "binary" else {}),
+            }
+
+
+@torch.no_grad()
+def _train_metrics(run: OpenedRun, dataset: Dataset) -> dict[str, Any]:
+    """Metrics and slices on the training split, or its first rows if it is long."""
+    start, stop = dataset.splits["train"]
+    stop = min(stop, start + TRAIN_ROWS)
+    assert run.config.batch_size is not None
+    run.model.eval()
+    outputs, targets, ids = [], [], []
+    for first in range(start, stop, run.config.batch_size):
+        batch = dataset.rows(slice(first, min(first + run.config.batch_size, stop)))
+        outputs.append(run.model(batch).numpy())
+        targets.append(batch.target.numpy())
+        ids.append(batch.ids.numpy())
+    rows = np.concatenate(outputs), np.concatenate(targets)
+    feature = feature_to_slice_by(dataset, run.config.slice_by)
+    if feature is None:
+        return measure(dataset.task, *rows)
+    column = np.concatenate(ids)[:, dataset.single_valued.index(feature)]
+    thirds = thirds_of_popularity(dataset.counts[feature])[column]
+    return {**measure(dataset.task, *rows), "slices": measure_slices(dataset.task, *rows, thirds)}
