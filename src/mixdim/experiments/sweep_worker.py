@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -54,7 +55,8 @@ class Worker:
         # A process forked from one that has torch already starts in milliseconds. An optimizer imports
         # torch._dynamo when it is made, for more than a second.
         context.set_forkserver_preload([__name__, "torch._dynamo"])
-        self.folder = tempfile.mkdtemp(prefix="mixdim-sweep-")
+        # The worker makes it: were we killed between making it and starting a worker, it would stay.
+        self.folder = str(Path(tempfile.gettempdir()) / f"mixdim-sweep-{uuid4().hex}")
         self.outcome_end, child_end = context.Pipe(duplex=False)
         self.process: ForkServerProcess = context.Process(
             target=_work, args=(config, self.folder, threads, child_end), daemon=True
