@@ -63,7 +63,8 @@ def generalisation(records: Sequence[Record], *, title: str, caption: str) -> Fi
         look = {"color": "0.4", "marker": "D"}
         _draw_line(axes, records, on_train(loss), "all items, training", linestyle="--", **look)
     axes.set(xlabel="temperature", ylabel=objective_label(records))
-    axes.legend(fontsize=8)
+    # Four lines cross the whole picture, so a legend inside would lie on one of them.
+    axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     return figure
 
 
