@@ -8,6 +8,14 @@ from mixdim.training.signals import StopRequests
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+@pytest.fixture(autouse=True)
+def usual_interrupts():
+    """Ctrl-C as usual, also where a shell started the tests in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def handlers():
     return [signal.getsignal(number) for number in SIGNALS]
 
