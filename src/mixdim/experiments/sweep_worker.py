@@ -73,6 +73,8 @@ class Worker:
             code = self.process.exitcode or 0
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
             outcome = Outcome(error=f"the process of the run {how}")
+        # Before the worker, idle by now, is ended: should we be killed meanwhile, it does the rest.
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.stop()
         return outcome
 
