@@ -29,7 +29,7 @@ def reproduce(
         "reproduction"
     ),
     scale: Annotated[
-        str, typer.Option(help="smoke (minutes), small (two hours for all) or paper.")
+        str, typer.Option(help="smoke (minutes for all), small (hours) or paper.")
     ] = "smoke",
     data: Annotated[
         list[Path] | None,

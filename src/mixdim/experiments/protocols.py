@@ -76,7 +76,7 @@ def paper() -> Scale:
 
 
 def small() -> Scale:
-    """About two hours on two cores: MovieLens 1M if it is given, and 2 million generated clicks.
+    """Hours on two cores: MovieLens 1M if it is given, and 2 million generated clicks.
 
     DLRM's MLPs are smaller than the paper's, since its tables are too.
     """
