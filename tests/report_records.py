@@ -32,6 +32,7 @@ def finished(loss=0.75, *, parameters=32_000, objective="mse", fingerprint="f00d
         },
         **{"num_parameters": parameters, "embedding_parameters": parameters - 1000, "seconds": 12.5},
         **{"samples_per_second": 54321.0, "peak_memory_bytes": 4 * 10**8, "data": options["data"]},
+        "widths": {"user": [8, 4, 4], "item": [8, 2]},
         **{"validation": {"best": best, "last": best}, "test": {"best": best, "last": best}},
         **{"data_fingerprint": fingerprint, "version": "0.1.0", "machine": MACHINE},
     }

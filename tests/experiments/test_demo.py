@@ -14,6 +14,7 @@ from mixdim.experiments.demo import (
     results_table,
     run_demo,
 )
+from mixdim.experiments.records import read_records
 from mixdim.experiments.run_config import RunConfig
 from mixdim.training import Stopped
 
@@ -94,6 +95,17 @@ def test_the_results_say_losses_parameters_and_the_distance_to_the_best_possible
     assert text.index("above best") < text.index("mixdim prepare table clicks.csv")
 
 
+def test_the_demo_ends_with_a_report_of_its_records_and_figures(finished):
+    out, text, _, summaries = finished
+    assert text.splitlines()[-1].endswith(str(out / "report.html"))
+    assert [record.summary for record in read_records([out / "records.jsonl"])] == summaries
+    page = (out / "report.html").read_text()
+    assert page.count('src="data:image/svg+xml') == 2
+    assert "8 finished, 0 failed" in page
+    for run in summaries:
+        assert f"{run['num_parameters']:,}" in page
+
+
 def test_progress_is_shown_and_each_run_ends_with_its_test_loss(finished):
     _, _, shown, summaries = finished
     stages = list(dict.fromkeys(step[0] for step in shown))
@@ -121,10 +133,10 @@ def test_the_documentation_names_every_key_of_a_summary_and_of_its_journal(finis
 
 
 def keys_of(document):
-    """The keys of a JSON object and of those inside it; data splits are no keys of ours."""
+    """The keys of a JSON object and of those inside it; names of splits and features are not ours."""
     for key, value in document.items():
         yield key
-        if isinstance(value, dict) and not key.startswith("bayes_"):
+        if isinstance(value, dict) and not key.startswith(("bayes_", "widths")):
             yield from keys_of(value)
 
 
@@ -134,13 +146,14 @@ def test_a_second_demo_replaces_the_first(finished, tmp_path):
     for _ in range(2):
         after = run_demo(tmp_path, echo=lambda line: None, progress=no_bars, demo_sets=only_ratings)
     assert [run["test"] for run in after] == [run["test"] for run in before[4:6]]
+    assert len(read_records([tmp_path / "records.jsonl"])) == 2
 
 
 def test_a_stopped_run_stops_the_demo(tmp_path, monkeypatch):
     def stopped(*arguments, **options):
         raise Stopped("SIGINT", 3, tmp_path)
 
-    monkeypatch.setattr(demo, "train_run", stopped)
+    monkeypatch.setattr(demo, "train_and_measure", stopped)
     with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT after step 3"):
         run_demo(tmp_path, echo=lambda line: None, progress=no_bars, demo_sets=SMALL[1:])
 

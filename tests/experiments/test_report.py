@@ -96,6 +96,7 @@ def test_a_point_is_the_mean_and_the_deviation_over_seeds():
     assert point["parameters"] == 32_000
     assert ["seeds", "0, 1, 2"] in point["about"]
     assert ["base_dim", "8"] in point["about"]
+    assert ["widths (blocks)", "8 (2), 4 (2), 2 (1)"] in point["about"]
     assert ["test MSE", "0.7767 ± 0.068"] in point["about"]
 
 

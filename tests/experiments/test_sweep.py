@@ -17,6 +17,7 @@ import torch
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
 from mixdim.experiments.build_model import build_model
+from mixdim.experiments.measured_run import train_and_measure
 from mixdim.experiments.records import read_records
 from mixdim.experiments.run_config import RunConfig
 from mixdim.experiments.sweep import (
@@ -26,7 +27,6 @@ from mixdim.experiments.sweep import (
     config_within,
     run_sweep,
 )
-from mixdim.experiments.sweep_worker import train_and_measure
 from mixdim.experiments.trained_run import evaluate_run
 from mixdim.experiments.training_run import plan_of, train_run
 from training_data import clicks, ratings

@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_folder import write_small_folder
 
+import mixdim
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
 from mixdim.experiments.run_config import RunConfig, read_config
@@ -75,6 +76,10 @@ def test_the_summary_says_what_was_trained_at_what_cost_how_well(finished):
     )
     assert (summary["model"], summary["base_dim"], summary["temperature"]) == (name, 8, 0.3)
     assert (summary["epochs_run"], summary["budget"]) == (4, None)
+    plan = mixdim.Plan.from_json((out / "plan.json").read_text())
+    assert list(summary["widths"]) == list(plan)
+    widths = [width for of_feature in summary["widths"].values() for width in of_feature]
+    assert widths == [block.dim for block in plan.blocks]
 
 
 def test_evaluating_a_run_gives_the_metrics_of_its_summary(finished):

@@ -1,4 +1,4 @@
-"""The demo: everything once, small: plan, generate, inspect, train uniform and mixed, compare.
+"""The demo: everything once, small: plan, generate, inspect, train uniform and mixed, compare, report.
 
 Its data is synthetic: it shows how mixdim is used, and is no evidence about Criteo or MovieLens.
 """
@@ -19,13 +19,17 @@ from mixdim.data.generate import generate_criteo_like, generate_movielens_like
 from mixdim.data.inspection import inspect
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
 from mixdim.experiments.figures import save_figure, widths_figure
+from mixdim.experiments.findings import Finding
 from mixdim.experiments.frontier_figure import (
     best_possible,
     frontier_figure,
     objective_of,
 )
+from mixdim.experiments.measured_run import train_and_measure
+from mixdim.experiments.records import Record, append_record, record_key
+from mixdim.experiments.report import write_report
 from mixdim.experiments.run_config import RunConfig
-from mixdim.experiments.training_run import plan_of, train_run
+from mixdim.experiments.training_run import plan_of
 from mixdim.plan import Plan
 from mixdim.plan_table import align
 from mixdim.planning import plan
@@ -34,6 +38,7 @@ from mixdim.training import Stopped
 TEMPERATURES = (0.0, 0.2, 0.3, 0.4)  # of the plans for Criteo Kaggle
 UNIFORM_DIM = 2  # the budget of the paper's Fig. 2a: as much as uniform width 2
 RIVAL_DIM = 32  # the uniform width whose quality the paper matches within that budget
+SYNTHETIC = "Synthetic data, one seed"
 LARGE = 10_000  # rows of a feature that is printed; the picture has all
 
 Echo = Callable[[str], None]
@@ -85,9 +90,12 @@ def run_demo(
     out: Path, *, echo: Echo, progress: Bars, demo_sets: Sequence[DemoSet] = DEMO_SETS
 ) -> list[dict[str, Any]]:
     """Run the demo in the folder `out`, replacing what an earlier one left; returns the summaries."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "records.jsonl").unlink(missing_ok=True)
     echo("== Plan: the widths of Criteo Kaggle's features ==\n")
-    _plan_criteo(out, echo)
-    runs = {demo_set.name: _train_on(demo_set, out, echo, progress) for demo_set in demo_sets}
+    widths = _plan_criteo(out, echo)
+    records = {demo_set.name: _train_on(demo_set, out, echo, progress) for demo_set in demo_sets}
+    runs = {name: [r.summary for r in own if r.summary] for name, own in records.items()}
     echo("\n== Results: the test split, with the weights that were best in validation ==\n")
     for demo_set in demo_sets:
         of_set = runs[demo_set.name]
@@ -95,13 +103,25 @@ def run_demo(
         echo(f"{mixed_against_uniform(of_set)}\n")
     echo("This is synthetic data, one seed and small MLPs: it shows how mixdim works, and is no")
     echo("evidence about real data. The best possible loss is that of someone who knows the truth.")
-    figure = frontier_figure(runs, "Synthetic data, one seed: loss against parameters")
-    echo(f"Loss against parameters: {_save(figure, out, 'frontier')}\n")
-    echo(OWN_DATA)
+    pictures = _save(frontier_figure(runs, f"{SYNTHETIC}: loss against parameters"), out, "frontier")
+    echo(f"Loss against parameters: {_listed(pictures)}\n")
+    echo(f"{OWN_DATA}\n")
+    frontier = Finding(
+        "frontier",
+        "Uniform and mixed within equal budgets",
+        "Mixed dimensions have lower loss at each budget.",
+        "\n".join(f"{name}: {mixed_against_uniform(of_set)}." for name, of_set in runs.items()),
+        pictures,
+        f"{SYNTHETIC}, small MLPs: no evidence about real data.",
+    )
+    report = out / "report.html"
+    everything = [record for own in records.values() for record in own]
+    write_report(everything, report, [widths, frontier], title="The demo of mixdim")
+    echo(f"All of it on one page, for your browser: {report}")
     return [run for of_set in runs.values() for run in of_set]
 
 
-def _plan_criteo(out: Path, echo: Echo) -> None:
+def _plan_criteo(out: Path, echo: Echo) -> Finding:
     """Plan at several temperatures within one budget, print the widths, draw them (Fig. 6)."""
     rows = sum(CRITEO_KAGGLE_ROWS.values())
     budget = UNIFORM_DIM * rows
@@ -111,11 +131,19 @@ def _plan_criteo(out: Path, echo: Echo) -> None:
     echo("For each temperature, the largest base_dim that fits, and the width of each large feature:\n")
     plans = {t: plan(CRITEO_KAGGLE_ROWS, temperature=t, budget=budget) for t in TEMPERATURES}
     echo(_comparison(plans))
-    figure = widths_figure(
-        {f"temperature {t:g}": p for t, p in plans.items()},
-        title=f"Criteo Kaggle within the budget of uniform width {UNIFORM_DIM} (the paper's Fig. 6)",
+    title = f"Criteo Kaggle within the budget of uniform width {UNIFORM_DIM} (the paper's Fig. 6)"
+    figure = widths_figure({f"temperature {t:g}": p for t, p in plans.items()}, title=title)
+    pictures = _save(figure, out, "fig6")
+    echo(f"\nAll features (the paper's Fig. 6): {_listed(pictures)}")
+    base_dims = "; ".join(f"temperature {t:g}: base_dim {p.base_dim}" for t, p in plans.items())
+    return Finding(
+        "fig6",
+        title,
+        "Higher temperatures give popular embeddings more dimensions; 0 is uniform.",
+        f"{base_dims}.",
+        pictures,
+        f"{rows:,} rows in 26 features; popularity is one over a feature's rows.",
     )
-    echo(f"\nAll features (the paper's Fig. 6): {_save(figure, out, 'fig6')}")
 
 
 def _comparison(plans: Mapping[float, Plan]) -> str:
@@ -136,8 +164,8 @@ def _comparison(plans: Mapping[float, Plan]) -> str:
     return "\n".join(align(lines))
 
 
-def _train_on(demo_set: DemoSet, out: Path, echo: Echo, progress: Bars) -> list[dict[str, Any]]:
-    """Generate, inspect, plan, and train every config; returns the summaries of the runs."""
+def _train_on(demo_set: DemoSet, out: Path, echo: Echo, progress: Bars) -> list[Record]:
+    """Generate, inspect, plan, and train every config."""
     folder = out / "data" / demo_set.name
     echo(f"\n== {demo_set.name}: synthetic data with a planted truth, and {demo_set.config.model} ==\n")
     command = f"mixdim generate {demo_set.name} --rows {demo_set.rows} --scale {demo_set.scale:g}"
@@ -156,14 +184,17 @@ def _train_on(demo_set: DemoSet, out: Path, echo: Echo, progress: Bars) -> list[
     ]
     echo("\nWithin each budget, uniform (temperature 0) and mixed, each in a run folder of its own:\n")
     echo(_plans_table(configs, dataset) + "\n")
+    records = []
     with progress() as show:
-        runs = [_run(config, _run_folder(config, demo_set, out), dataset, show) for config in configs]
+        for config in configs:
+            records.append(_run(config, _run_folder(config, demo_set, out), dataset, show))
+            append_record(out / "records.jsonl", records[-1])
     last = _run_folder(configs[-1], demo_set, out)
     echo(f"\nTo repeat the last one: mixdim train --config {last / 'config.toml'} --out again")
-    return runs
+    return records
 
 
-def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., None]) -> dict[str, Any]:
+def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., None]) -> Record:
     """One run, with one bar: of its training steps, since measuring takes moments."""
     name = f"temp {config.temperature:g}, {int(config.budget or 0):,}"
     start, stop = dataset.splits["train"]
@@ -173,13 +204,16 @@ def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., 
             show(name, done, total, note)
 
     try:
-        summary = train_run(config, folder, overwrite=True, progress=show_training)
+        outcome = train_and_measure(config, folder, overwrite=True, progress=show_training)
     except Stopped as stopped:  # nothing of a demo is worth resuming
         raise KeyboardInterrupt(str(stopped)) from None
+    summary = outcome.summary
+    assert summary is not None
     objective = objective_of([summary])
     samples = summary["epochs_run"] * (stop - start)  # fewer than planned, if it stopped early
     show(name, samples, samples, f"test {objective} {summary['test']['best'][objective]:.4f}")
-    return summary
+    effective = config.effective(dataset.task)
+    return outcome.record(effective, key=record_key(effective, dataset.fingerprint))
 
 
 def _run_folder(config: RunConfig, demo_set: DemoSet, out: Path) -> Path:
@@ -248,10 +282,13 @@ def mixed_against_uniform(runs: Sequence[Mapping[str, Any]]) -> str:
     return f"mixed minus uniform, test {objective}: {', '.join(differences)}"
 
 
-def _save(figure: Figure, out: Path, name: str) -> str:
+def _save(figure: Figure, out: Path, name: str) -> tuple[Path, ...]:
     """Write a picture as png and svg; returns where."""
-    pictures = [out / f"{name}.png", out / f"{name}.svg"]
-    out.mkdir(parents=True, exist_ok=True)
+    pictures = (out / f"{name}.png", out / f"{name}.svg")
     for picture in pictures:
         save_figure(figure, picture)
-    return ", ".join(map(str, pictures))
+    return pictures
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))

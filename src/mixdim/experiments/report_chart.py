@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
@@ -73,6 +73,7 @@ def _about(
         ["temperature", "" if temperature is None else f"{temperature:g}"],
         ["plan", plan or ""],
         ["base_dim", f"{summary['base_dim']:,}"],
+        ["widths (blocks)", _widths(summary.get("widths", {}))],
         ["bands", "" if summary["bands"] is None else f"{summary['bands']:,}"],
         ["rounding", (summary.get("rounding") or "").replace("_", " ")],
         ["options", options],
@@ -84,6 +85,16 @@ def _about(
         spread = "" if deviation is None else f" ± {deviation:.2g}"
         lines.append([label(name), f"{short_number(average)}{spread}"])
     return [line for line in lines if line[1]]
+
+
+def _widths(of_features: Mapping[str, Sequence[int]]) -> str:
+    """How wide the blocks of a plan are, from the widest.
+
+    >>> _widths({"user": [16, 8, 8], "item": [32, 8]})
+    '32 (1), 16 (1), 8 (3)'
+    """
+    found = Counter(width for widths in of_features.values() for width in widths)
+    return ", ".join(f"{width:,} ({times:,})" for width, times in sorted(found.items(), reverse=True))
 
 
 def _canonical(config: Mapping[str, Any], *, without: set[str]) -> str:

@@ -5,10 +5,9 @@ Knows nothing about figures; one run is the business of sweep_worker.py.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -18,9 +17,10 @@ import torch
 from mixdim.arguments import whole_number
 from mixdim.data import Dataset
 from mixdim.experiments.build_model import build_model, check_fits
-from mixdim.experiments.records import Record, append_record, now, read_records, record_key
+from mixdim.experiments.measured_run import Outcome
+from mixdim.experiments.records import Record, append_record, read_records, record_key
 from mixdim.experiments.run_config import RunConfig
-from mixdim.experiments.sweep_worker import Outcome, Worker, some_done
+from mixdim.experiments.sweep_worker import Worker, some_done
 from mixdim.experiments.training_run import plan_of
 from mixdim.plan import Plan
 from mixdim.planning import FloorWarning
@@ -90,7 +90,7 @@ def run_sweep(
         show(record.error or "")
 
     def keep(run: _Asked, outcome: Outcome) -> None:
-        record = _record(run, outcome)
+        record = outcome.record(run.config, key=run.key, model_budget=run.model_budget)
         append_record(records, record)
         tell(record)
 
@@ -237,17 +237,3 @@ def _finished(records: Path) -> dict[str, Record]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a torn line is mended by the next append
         return {record.key: record for record in read_records([records]) if record.finished}
-
-
-def _record(run: _Asked, outcome: Outcome) -> Record:
-    config = {**asdict(run.config), "model_budget": run.model_budget}
-    return Record(
-        key=run.key,
-        status="finished" if outcome.error is None else "failed",
-        error=outcome.error,
-        config=json.loads(json.dumps(config)),  # as it will be read back
-        summary=outcome.summary,
-        curve=list(outcome.curve),
-        train=outcome.train,
-        finished_at=now(),
-    )

@@ -168,6 +168,7 @@ def summarise(
         "budget": None if config.budget is None else parse_budget(config.budget),
         "num_parameters": parameters,
         "embedding_parameters": plan.num_parameters,
+        "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{name: getattr(config, name) for name in _SUMMARY_OPTIONS},
         "epochs_run": fitted.epochs_run,
         "steps": fitted.steps,
