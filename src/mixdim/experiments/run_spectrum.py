@@ -10,9 +10,9 @@ import numpy as np
 from torch import nn
 
 from mixdim.data import Dataset
-from mixdim.embedding import MixedTables
 from mixdim.experiments.run_config import TEMPERATURE, read_config
 from mixdim.experiments.trained_run import open_for
+from mixdim.mixed_tables import MixedTables
 from mixdim.plan import Plan
 from mixdim.plan_table import align
 from mixdim.planning import plan

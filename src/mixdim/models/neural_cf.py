@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.arguments import real_number
-from mixdim.embedding import Init
+from mixdim.mixed_tables import Init
 from mixdim.models.mlp import mlp
 from mixdim.models.samples import Samples, check_shape
 from mixdim.models.tables import count_trained, width
