@@ -7,9 +7,24 @@ from paper_records import click_record, frontier, rating_record
 def test_four_times_fewer_is_not_sixteen_times():
     said = claims.sixteen_times(frontier())
     assert said.startswith(
-        "Did not reproduce. At the test log loss of the best uniform width by validation, 8"
+        "Did not reproduce. At the test log loss of the best uniform width by validation loss, 8"
     )
     assert "in the whole model at least 4x" in said
+
+
+def test_at_equal_accuracy_it_is_the_accuracy_that_is_compared():
+    # Equal in loss at every size, so that a quarter of the parameters comes from accuracy alone.
+    records = [
+        click_record(base_dim=2, parameters=1100, loss=0.6, accuracy=0.7),
+        click_record(base_dim=8, parameters=4100, loss=0.5, accuracy=0.8),
+        click_record(temperature=0.3, base_dim=9, parameters=1100, loss=0.6, accuracy=0.8),
+        click_record(temperature=0.3, base_dim=18, parameters=4100, loss=0.5, accuracy=0.9),
+    ]
+    said = claims.fewer_parameters(records, at_equal_accuracy=True)
+    assert "At the test accuracy of the best uniform width by validation loss, 8" in said
+    assert "(4,100 parameters, 0.8000)" in said
+    assert "in embeddings at least 4x" in said
+    assert "in embeddings 1x" in claims.fewer_parameters(records)
 
 
 def test_sixteen_times_fewer_embeddings_reproduce():

@@ -14,6 +14,7 @@ from mixdim.experiments.comparisons import (
     savings,
 )
 from mixdim.experiments.measured_lines import (
+    Measure,
     by_line,
     by_setting,
     embedding_parameters,
@@ -32,15 +33,23 @@ from mixdim.experiments.records import Record
 LIFTED, POOLED = "lifted uniform", "pooled bands"
 
 
-def fewer_parameters(records: Sequence[Record]) -> str:
-    """At the loss of the best uniform width, how many times fewer parameters each temperature has."""
+def fewer_parameters(records: Sequence[Record], *, at_equal_accuracy: bool = False) -> str:
+    """At the loss of the best uniform width, how many times fewer parameters each temperature has.
+
+    Or at its accuracy; the width is the same.
+    """
+    accuracy = on_test("accuracy")
+    errors = (lambda record: 1 - accuracy(record)) if at_equal_accuracy else None
     parts = [
         f"{label}: in embeddings {found}, in the whole model {of_model}"
         for (label, found), of_model in zip(
-            savings(records, embedding_parameters).items(), savings(records).values(), strict=True
+            savings(records, embedding_parameters, errors).items(),
+            savings(records, num_parameters, errors).values(),
+            strict=True,
         )
     ]
-    return f"At {_reference(records)}, times fewer parameters: {'; '.join(parts)}."
+    reference = _reference(records, accuracy if at_equal_accuracy else None)
+    return f"At {reference}, times fewer parameters: {'; '.join(parts)}."
 
 
 def sixteen_times(records: Sequence[Record]) -> str:
@@ -131,12 +140,13 @@ def feature_blocks(records: Sequence[Record]) -> str:
     return f"{verdict}. Accuracy of blocks by feature minus pooled bands: {'; '.join(parts)}."
 
 
-def _reference(records: Sequence[Record]) -> str:
+def _reference(records: Sequence[Record], accuracy: Measure | None = None) -> str:
     best = best_uniform(records)
     width, size = summary_of(best[0])["base_dim"], num_parameters(best[0])
-    mean = mean_of(best, on_test(objective(records)))
+    name = "accuracy" if accuracy else objective_label(records)
+    mean = mean_of(best, accuracy or on_test(objective(records)))
     return (
-        f"the test {objective_label(records)} of the best uniform width by validation, {width} "
+        f"the test {name} of the best uniform width by validation loss, {width} "
         f"({size:,.0f} parameters, {mean:.4f})"
     )
 

@@ -108,13 +108,16 @@ def best_uniform(records: Sequence[Record]) -> list[Record]:
     return min(by_setting(uniform), key=lambda same: statistics.fmean(map(measure, same)))
 
 
-def savings(records: Sequence[Record], cost: Measure = num_parameters) -> dict[str, Saving]:
+def savings(
+    records: Sequence[Record], cost: Measure = num_parameters, loss: Measure | None = None
+) -> dict[str, Saving]:
     """How many times less each other line pays than uniform, at the test loss of the best uniform width.
 
     Per seed: the least that uniform pays for that loss over the least that the line pays; over the seeds
-    the geometric mean, with Student's interval of the logarithms.
+    the geometric mean, with Student's interval of the logarithms. `loss` is the objective on test, or
+    another measure of which less is better.
     """
-    loss = on_test(objective(records))
+    loss = loss or on_test(objective(records))
     lines = by_line(records)
     reference = best_uniform(records)
     found = {}
