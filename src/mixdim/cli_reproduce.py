@@ -72,7 +72,8 @@ def reproduce(
 
 def _in_words(finding: Finding) -> str:
     pictures = ", ".join(str(path) for path in finding.figure_paths) or "no picture"
+    measured = finding.measured.replace("\n", "\n    ")
     return (
-        f"{finding.id}: {finding.title}\n  paper: {finding.paper_claim}\n  here: {finding.measured}\n"
+        f"{finding.id}: {finding.title}\n  paper: {finding.paper_claim}\n  here: {measured}\n"
         f"  data: {finding.data}\n  {pictures}"
     )

@@ -122,8 +122,15 @@ def test_options_of_another_model_set_nothing_apart():
 
 
 def test_data_of_one_name_but_two_fingerprints_are_two_data_sets():
-    points = chart_points([finished(), finished(fingerprint="12345678" * 4), finished(data="/x/other")])
+    other = finished(fingerprint="87654321" * 4, data="/x/other")
+    points = chart_points([finished(), finished(fingerprint="12345678" * 4), other])
     assert [p["data"] for p in points] == ["ml-1m (12345678)", "ml-1m (f00dcafe)", "other"]
+
+
+def test_data_that_was_moved_between_runs_is_one_data_set_by_its_last_name():
+    before, after = finished(0.5, seed=0, data="/old/ml"), finished(0.7, seed=1, data="/new/ml-1m")
+    (point,) = chart_points([after, before])
+    assert (point["data"], point["metrics"]["test_mse"][0]) == ("ml-1m", pytest.approx(0.6))
 
 
 def test_runs_of_a_given_plan_have_no_temperature_but_the_name_of_the_plan():

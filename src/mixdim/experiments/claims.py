@@ -13,6 +13,7 @@ from mixdim.experiments.comparisons import (
     reproduces,
     savings,
 )
+from mixdim.experiments.figure_words import listed
 from mixdim.experiments.measured_lines import (
     Measure,
     by_line,
@@ -40,16 +41,15 @@ def fewer_parameters(records: Sequence[Record], *, at_equal_accuracy: bool = Fal
     """
     accuracy = on_test("accuracy")
     errors = (lambda record: 1 - accuracy(record)) if at_equal_accuracy else None
+    embeddings = savings(records, embedding_parameters, errors)
+    models = savings(records, num_parameters, errors)
     parts = [
-        f"{label}: in embeddings {found}, in the whole model {of_model}"
-        for (label, found), of_model in zip(
-            savings(records, embedding_parameters, errors).items(),
-            savings(records, num_parameters, errors).values(),
-            strict=True,
-        )
+        f"{label}: {found} in embeddings"
+        + ("" if of_model == found else f"; {of_model} in the whole model")
+        for (label, found), of_model in zip(embeddings.items(), models.values(), strict=True)
     ]
     reference = _reference(records, accuracy if at_equal_accuracy else None)
-    return f"At {reference}, times fewer parameters: {'; '.join(parts)}."
+    return listed(f"Times fewer parameters at {reference}", parts)
 
 
 def sixteen_times(records: Sequence[Record]) -> str:
@@ -59,7 +59,7 @@ def sixteen_times(records: Sequence[Record]) -> str:
     """
     found = savings([r for r in records if r.config["plan"] is None], embedding_parameters)
     verdict = _verdict(_with_every_seed(found), at_least=16)
-    return f"{verdict}. {fewer_parameters(records)} {lifting(records)}".rstrip()
+    return f"{verdict}.\n{fewer_parameters(records)}\n{lifting(records)}".rstrip()
 
 
 def lifting(records: Sequence[Record]) -> str:
@@ -85,7 +85,7 @@ def lifting(records: Sequence[Record]) -> str:
                 f"{whole.mean:+.4f}, and width {width} lifted to its base_dim {base_dim} by "
                 f"{alone.mean:+.4f}{share}"
             )
-    return f"From base_dim alone: {'; '.join(parts)}." if parts else ""
+    return listed("From base_dim alone", parts) if parts else ""
 
 
 def half_the_parameters(records: Sequence[Record]) -> str:
@@ -111,7 +111,7 @@ def half_the_parameters(records: Sequence[Record]) -> str:
         f"budget of width {width} against uniform width {2 * width}: {in_percent(found)}"
         for width, found in differences.items()
     ]
-    return f"{verdict}. Accuracy of {label} minus uniform with twice the width: {'; '.join(parts)}."
+    return f"{verdict}.\n" + listed(f"Accuracy of {label} minus uniform with twice the width", parts)
 
 
 def faster(records: Sequence[Record]) -> str:
@@ -119,7 +119,7 @@ def faster(records: Sequence[Record]) -> str:
     found = savings(records, train_seconds)
     verdict = _verdict(_with_every_seed(found), at_least=2)
     parts = [f"{label}: {saving}" for label, saving in found.items()]
-    return f"{verdict}. At {_reference(records)}, times less training time: {'; '.join(parts)}."
+    return f"{verdict}.\n" + listed(f"Times less training time at {_reference(records)}", parts)
 
 
 def feature_blocks(records: Sequence[Record]) -> str:
@@ -137,7 +137,7 @@ def feature_blocks(records: Sequence[Record]) -> str:
         differences[budget] = paired(featured, pooled, on_test("accuracy"))
     verdict = _verdict(list(differences.values()), at_least=0.01)
     parts = [f"within {budget:,} parameters {in_percent(d)}" for budget, d in differences.items()]
-    return f"{verdict}. Accuracy of blocks by feature minus pooled bands: {'; '.join(parts)}."
+    return f"{verdict}.\n" + listed("Accuracy of blocks by feature minus pooled bands", parts)
 
 
 def _reference(records: Sequence[Record], accuracy: Measure | None = None) -> str:

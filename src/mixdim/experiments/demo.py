@@ -18,6 +18,7 @@ from mixdim.data import Dataset
 from mixdim.data.generate import generate_criteo_like, generate_movielens_like
 from mixdim.data.inspection import inspect
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.experiments.figure_words import listed
 from mixdim.experiments.figures import save_figure, widths_figure
 from mixdim.experiments.findings import Finding
 from mixdim.experiments.frontier_figure import (
@@ -110,7 +111,7 @@ def run_demo(
         "frontier",
         "Uniform and mixed within equal budgets",
         "Mixed dimensions have lower loss at each budget.",
-        "\n".join(f"{name}: {mixed_against_uniform(of_set)}." for name, of_set in runs.items()),
+        listed("By data", (f"{name}: {mixed_against_uniform(run)}" for name, run in runs.items())),
         pictures,
         f"{SYNTHETIC}, small MLPs: no evidence about real data.",
     )
@@ -135,12 +136,12 @@ def _plan_criteo(out: Path, echo: Echo) -> Finding:
     figure = widths_figure({f"temperature {t:g}": p for t, p in plans.items()}, title=title)
     pictures = _save(figure, out, "fig6")
     echo(f"\nAll features (the paper's Fig. 6): {_listed(pictures)}")
-    base_dims = "; ".join(f"temperature {t:g}: base_dim {p.base_dim}" for t, p in plans.items())
+    base_dims = (f"temperature {t:g}: base_dim {p.base_dim}" for t, p in plans.items())
     return Finding(
         "fig6",
         title,
         "Higher temperatures give popular embeddings more dimensions; 0 is uniform.",
-        f"{base_dims}.",
+        listed("The largest base_dim that fits", base_dims),
         pictures,
         f"{rows:,} rows in 26 features; popularity is one over a feature's rows.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mixdim.experiments.comparisons import paired
 from mixdim.experiments.measured_lines import (
@@ -24,6 +24,17 @@ from mixdim.experiments.measured_lines import (
 from mixdim.experiments.records import Record
 
 
+def listed(head: str, parts: Iterable[str]) -> str:
+    """A head and a line for each part.
+
+    >>> print(listed("Sizes", ["a: 1", "b: 2"]))
+    Sizes:
+    - a: 1
+    - b: 2
+    """
+    return "\n".join([f"{head}:", *(f"- {part}" for part in parts)])
+
+
 def winners(records: Sequence[Record], name: str) -> str:
     """Within each budget: which temperature is best, and its difference to uniform, paired by seed."""
     measure, lower = on_test(name), name != "accuracy"
@@ -42,7 +53,7 @@ def winners(records: Sequence[Record], name: str) -> str:
         )
         behind = "" if best is uniform else f", {found.mean:+.4f}{ends} against uniform"
         parts.append(f"{budget:,} parameters: {label_of(best[0])} {mean_of(best, measure):.4f}{behind}")
-    return f"Best test {name.replace('_', ' ')} by budget: {'; '.join(parts)}."
+    return listed(f"Best test {name.replace('_', ' ')} by budget", parts)
 
 
 def by_popularity(records: Sequence[Record]) -> str:
@@ -58,7 +69,7 @@ def by_popularity(records: Sequence[Record]) -> str:
             for label, gains in _gains(records, uniform, measure).items()
         ]
         sentences.append(f"{third} items: {', '.join(parts)}")
-    return f"Test {objective_label(records)} minus uniform's, mean over budgets; {'; '.join(sentences)}."
+    return listed(f"Test {objective_label(records)} minus uniform's, mean over budgets", sentences)
 
 
 def gaps(records: Sequence[Record]) -> str:
@@ -70,7 +81,7 @@ def gaps(records: Sequence[Record]) -> str:
         f"rare {mean_of(same, on_test(loss, 'rare')):.4f})"
         for same in sorted(by_setting(records), key=lambda same: temperature(same[0]))
     ]
-    return f"All items, {objective_label(records)}: {'; '.join(parts)}."
+    return listed(f"All items, {objective_label(records)}", parts)
 
 
 def number_of_bands(records: Sequence[Record]) -> str:
@@ -81,11 +92,11 @@ def number_of_bands(records: Sequence[Record]) -> str:
         settings = sorted(by_setting(runs), key=lambda same: num_bands(same[0]))
         parts = [f"{num_bands(same[0]):.0f}: {mean_of(same, loss):.4f}" for same in settings]
         sentences.append(f"{label}: {', '.join(parts)}")
-    return f"Test {objective_label(records)} by bands; {'; '.join(sentences)}."
+    return listed(f"Test {objective_label(records)} by bands", sentences)
 
 
 def smallest_and_largest(
-    records: Sequence[Record], measure: Measure, show: Callable[[float], str]
+    records: Sequence[Record], head: str, measure: Measure, show: Callable[[float], str]
 ) -> str:
     """A measure of each line's smallest and largest model."""
     parts = []
@@ -96,7 +107,7 @@ def smallest_and_largest(
             f"{label}: {show(mean_of(first, measure))} with {num_parameters(first[0]):,.0f} parameters, "
             f"{show(mean_of(last, measure))} with {num_parameters(last[0]):,.0f}"
         )
-    return f"{'; '.join(parts)}."
+    return listed(head, parts)
 
 
 def he_against_xavier(records: Sequence[Record]) -> str:
@@ -108,7 +119,7 @@ def he_against_xavier(records: Sequence[Record]) -> str:
     for same in by_setting(starts["xavier"]):
         width = summary_of(same[0])["base_dim"]
         parts.append(f"width {width}: {paired(he[width], same, loss).mean:+.4f}")
-    return f"Test {objective_label(records)} of He fan-out minus Xavier; {', '.join(parts)}."
+    return listed(f"Test {objective_label(records)} of He fan-out minus Xavier", parts)
 
 
 def last_losses(records: Sequence[Record]) -> str:
@@ -118,7 +129,7 @@ def last_losses(records: Sequence[Record]) -> str:
         f"{statistics.fmean(record.curve[-1]['loss'] for record in same):.4f}"
         for same in by_setting(records)
     ]
-    return f"Validation {objective_label(records)} at the end: {'; '.join(parts)}."
+    return listed(f"Validation {objective_label(records)} at the end", parts)
 
 
 def _gains(

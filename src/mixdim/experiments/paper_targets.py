@@ -94,7 +94,9 @@ def _collaborative_filtering(study: str, model: str, letters: str) -> dict[str, 
             study,
             Study.frontier,
             paper_figures.loss_against_parameters,
-            lambda records: f"{claims.fewer_parameters(records)} {figure_words.winners(records, 'mse')}",
+            lambda records: (
+                f"{claims.fewer_parameters(records)}\n{figure_words.winners(records, 'mse')}"
+            ),
         ),
         popularity: _measured(
             popularity,
@@ -143,7 +145,7 @@ FIGURES: dict[str, Target] = {
         _with_lifted,
         paper_figures.loss_against_parameters,
         lambda records: (
-            f"{figure_words.winners(records, 'log_loss')} {claims.lifting(records)}".rstrip()
+            f"{figure_words.winners(records, 'log_loss')}\n{claims.lifting(records)}".rstrip()
         ),
     ),
     "fig2c": _measured(
@@ -195,7 +197,7 @@ FIGURES: dict[str, Target] = {
         Study.frontier,
         paper_figures.accuracy_against_parameters,
         lambda records: (
-            f"{figure_words.winners(records, 'accuracy')} "
+            f"{figure_words.winners(records, 'accuracy')}\n"
             f"{claims.fewer_parameters(records, at_equal_accuracy=True)}"
         ),
     ),
@@ -207,7 +209,7 @@ FIGURES: dict[str, Target] = {
         Study.frontier,
         paper_figures.time_against_parameters,
         lambda records: figure_words.smallest_and_largest(
-            records, train_seconds, lambda s: f"{s:.1f} s"
+            records, "Seconds of training", train_seconds, lambda s: f"{s:.1f} s"
         ),
     ),
     "table1": _untrained(

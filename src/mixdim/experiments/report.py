@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -116,10 +117,26 @@ def _finding(finding: Finding) -> str:
     return (
         f'<article id="{escape(finding.id)}"><h3>{escape(finding.title)}</h3>\n'
         f'<div class="claims"><div><h4>The paper</h4><p>{escape(finding.paper_claim)}</p></div>'
-        f"<div><h4>Measured here</h4><p>{escape(finding.measured)}</p>"
+        f"<div><h4>Measured here</h4>{_paragraphs(finding.measured)}"
         f'<p class="quiet">{escape(finding.data)}</p></div></div>\n'
         f"{pictures if images else ''}</article>"
     )
+
+
+def _paragraphs(text: str) -> str:
+    r"""Lines as paragraphs, those that begin with a dash as lists.
+
+    >>> _paragraphs("Sizes:\n- a < b\n- c")
+    '<p>Sizes:</p><ul><li>a &lt; b</li><li>c</li></ul>'
+    """
+    parts = []
+    for dashed, lines in groupby(text.splitlines(), key=lambda line: line.startswith("- ")):
+        if dashed:
+            items = "".join(f"<li>{escape(line.removeprefix('- '))}</li>" for line in lines)
+            parts.append(f"<ul>{items}</ul>")
+        else:
+            parts += [f"<p>{escape(line)}</p>" for line in lines]
+    return "".join(parts)
 
 
 def _runs_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -20,7 +21,10 @@ Row = dict[str, Any]  # by column; numbers, text, or None where there is nothing
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    """Sort by data, model, temperature, size and seed, so that a report does not depend on the file."""
+    """Sort by data, model, temperature, size and seed, so that a report does not depend on the file.
+
+    Data that was moved between runs goes by the name that it had last.
+    """
 
     def place(record: Record) -> tuple[Any, ...]:
         config = record.config
@@ -33,7 +37,16 @@ def in_order(records: Iterable[Record]) -> list[Record]:
             record.key,
         )
 
-    return sorted(records, key=place)
+    return sorted(_with_last_folder(records), key=place)
+
+
+def _with_last_folder(records: Iterable[Record]) -> list[Record]:
+    records = sorted(records, key=lambda record: (record.finished_at, record.key))
+    last = {r.summary["data_fingerprint"]: r.config.get("data") for r in records if r.summary}
+    return [
+        replace(r, config={**r.config, "data": last[r.summary["data_fingerprint"]]}) if r.summary else r
+        for r in records
+    ]
 
 
 def data_names(records: Iterable[Record]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from mixdim.experiments.figure_words import listed
 from mixdim.experiments.figures import widths_figure
 from mixdim.experiments.paper_figures_layer import layer_figure, table_figure
 from mixdim.experiments.popularity_figure import popularity_figure
@@ -52,7 +53,7 @@ def popularity(studies: Studies) -> Made:
                 share = counts[:top].sum() / max(counts.sum(), 1)
                 parts.append(f"{feature} of {dataset.path.name}: {share:.0%}")
     caption = "; ".join(describe(studies[name].dataset) for name in ("ctr", "mf"))
-    return Made(pictures, f"Queries that the most popular 1 % of rows get: {', '.join(parts)}.", caption)
+    return Made(pictures, listed("Queries that the most popular 1 % of rows get", parts), caption)
 
 
 def widths(studies: Studies) -> Made:
@@ -69,7 +70,7 @@ def widths(studies: Studies) -> Made:
         for label, found in plans.items()
     ]
     figure = widths_figure(plans, title=title)
-    return Made({"fig6": figure}, f"{'; '.join(parts)}.", describe(study.dataset))
+    return Made({"fig6": figure}, listed("Widths of features", parts), describe(study.dataset))
 
 
 def data_sets(studies: Studies) -> Made:
@@ -85,9 +86,10 @@ def data_sets(studies: Studies) -> Made:
         )
         for dataset, models in models_by_data(studies.values())
     ]
-    found = "; ".join(
-        f"{name}: {samples} samples, {rows} categories" for name, _, samples, rows, _ in rows
+    found = listed(
+        "Here",
+        (f"{name}: {samples} samples, {rows} categories" for name, _, samples, rows, _ in rows),
     )
     caption = "; ".join(describe(dataset) for dataset, _ in models_by_data(studies.values()))
     figure = table_figure(header, rows, title="Data sets and models (the paper's Table 1)")
-    return Made({"table1": figure}, f"{found}.", caption)
+    return Made({"table1": figure}, found, caption)
