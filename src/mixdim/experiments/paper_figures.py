@@ -70,10 +70,7 @@ def loss_against_parameters(records: Sequence[Record], *, title: str, caption: s
     figure, axes = canvas(title, caption)
     draw_lines(axes, by_line(records), num_parameters, on_test(objective(records)))
     _draw_best_possible(axes, records)
-    axes.set_ylabel(f"test {objective_label(records)}")
-    log_axis(axes, PARAMETERS)
-    axes.legend(fontsize=8)
-    return figure
+    return _finished(figure, PARAMETERS, f"test {objective_label(records)}")
 
 
 def loss_against_time(records: Sequence[Record], *, title: str, caption: str) -> Figure:
@@ -81,10 +78,7 @@ def loss_against_time(records: Sequence[Record], *, title: str, caption: str) ->
     figure, axes = canvas(title, caption)
     draw_lines(axes, by_line(records), train_seconds, on_test(objective(records)))
     _draw_best_possible(axes, records)
-    axes.set_ylabel(f"test {objective_label(records)}")
-    log_axis(axes, SECONDS)
-    axes.legend(fontsize=8)
-    return figure
+    return _finished(figure, SECONDS, f"test {objective_label(records)}")
 
 
 def initialisations(records: Sequence[Record], *, title: str, caption: str) -> Figure:
@@ -92,10 +86,7 @@ def initialisations(records: Sequence[Record], *, title: str, caption: str) -> F
     figure, axes = canvas(title, caption)
     lines = by_line(records, lambda record: record.config["init"].replace("_", " ").capitalize())
     draw_lines(axes, lines, num_parameters, on_test(objective(records)))
-    axes.set_ylabel(f"test {objective_label(records)}")
-    log_axis(axes, PARAMETERS)
-    axes.legend(fontsize=8)
-    return figure
+    return _finished(figure, PARAMETERS, f"test {objective_label(records)}")
 
 
 def accuracy_against_parameters(records: Sequence[Record], *, title: str, caption: str) -> Figure:
@@ -103,21 +94,15 @@ def accuracy_against_parameters(records: Sequence[Record], *, title: str, captio
     figure, axes = canvas(title, caption)
     accuracy = on_test("accuracy")
     draw_lines(axes, by_line(records), num_parameters, lambda record: 100 * accuracy(record))
-    axes.set_ylabel("test accuracy (%)")
-    log_axis(axes, PARAMETERS)
-    axes.legend(fontsize=8)
-    return figure
+    return _finished(figure, PARAMETERS, "test accuracy (%)")
 
 
 def time_against_parameters(records: Sequence[Record], *, title: str, caption: str) -> Figure:
     """Draw the seconds that training took against the whole model's parameters (Fig. 9)."""
     figure, axes = canvas(title, caption)
     draw_lines(axes, by_line(records), num_parameters, train_seconds)
-    axes.set_ylabel("seconds of training")
     axes.set_ylim(bottom=0)
-    log_axis(axes, PARAMETERS)
-    axes.legend(fontsize=8)
-    return figure
+    return _finished(figure, PARAMETERS, "seconds of training")
 
 
 def canvas(title: str, caption: str, panels: int = 1) -> tuple[Figure, Any]:
@@ -132,6 +117,15 @@ def canvas(title: str, caption: str, panels: int = 1) -> tuple[Figure, Any]:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     return figure, drawn[0] if panels == 1 else list(drawn)
+
+
+def _finished(figure: Figure, across: str, upwards: str) -> Figure:
+    """A figure of one panel with what its axes mean and its legend."""
+    (axes,) = figure.axes
+    axes.set_ylabel(upwards)
+    log_axis(axes, across)
+    axes.legend(fontsize=8)
+    return figure
 
 
 def style(number: int, of: int) -> dict[str, Any]:
