@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import real_number, whole_number
+from mixdim.arguments import whole_number
 from mixdim.embedding import MixedDimEmbedding
-from mixdim.models.samples import Samples, check_shape
-from mixdim.models.tables import common_width, count_trained
+from mixdim.models.rating_model import RatingModel, user_and_item_ids
+from mixdim.models.samples import Samples
+from mixdim.models.tables import common_width
 from mixdim.scores import dot_scores
 
 
-class MatrixFactorization(nn.Module):
+class MatrixFactorization(RatingModel):
     """The rating of a user and an item as the dot product of their vectors (paper, Sec. 5).
 
     rating = <u, v> + mean + b_user + b_item, without what is not asked for.
@@ -34,8 +35,6 @@ class MatrixFactorization(nn.Module):
     180
     """
 
-    mean: Tensor
-
     def __init__(
         self,
         user_embedding: nn.Module,
@@ -44,27 +43,14 @@ class MatrixFactorization(nn.Module):
         mean: float | None = None,
         biases: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(user_embedding, item_embedding, mean=mean)
         common_width({"user_embedding": user_embedding, "item_embedding": item_embedding})
-        self.user_embedding, self.item_embedding = user_embedding, item_embedding
-        self.register_buffer("mean", torch.tensor(0.0 if mean is None else real_number(mean, "mean")))
         sides = {"user": user_embedding, "item": item_embedding} if biases else {}
         self.biases = nn.ModuleDict({name: _zero_for_each_row(side) for name, side in sides.items()})
 
-    @property
-    def num_parameters(self) -> int:
-        """Parameters of the whole model that training changes."""
-        return count_trained(self)
-
-    @property
-    def embedding_parameters(self) -> int:
-        """Those of them in the embeddings: tables and projections, not the biases."""
-        return count_trained(self.user_embedding, self.item_embedding)
-
     def forward(self, samples: Samples) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
-        check_shape(samples.ids, "ids", 2, "user and item")
-        ids = samples.ids.unbind(1)
+        ids = user_and_item_ids(samples)
         ratings = self._dot(*ids) + self.mean
         for bias, ids_of_side in zip(self.biases.values(), ids, strict=False):  # none, or both
             ratings = ratings + bias(ids_of_side).squeeze(1)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import real_number
 from mixdim.mixed_tables import Init
 from mixdim.models.mlp import mlp
-from mixdim.models.samples import Samples, check_shape
-from mixdim.models.tables import count_trained, width
+from mixdim.models.rating_model import RatingModel, user_and_item_ids
+from mixdim.models.samples import Samples
+from mixdim.models.tables import width
 
 
-class NeuralCollaborativeFiltering(nn.Module):
+class NeuralCollaborativeFiltering(RatingModel):
     """The rating of a user and an item by an MLP that reads their vectors side by side (paper, Sec. 5).
 
     rating = MLP([u, v]) + mean, with LeakyReLU between the layers.
@@ -34,8 +34,6 @@ class NeuralCollaborativeFiltering(nn.Module):
     torch.Size([2])
     """
 
-    mean: Tensor
-
     def __init__(
         self,
         user_embedding: nn.Module,
@@ -46,26 +44,13 @@ class NeuralCollaborativeFiltering(nn.Module):
         init: Init = "xavier",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(user_embedding, item_embedding, mean=mean)
         sides = {"user_embedding": user_embedding, "item_embedding": item_embedding}
         both = sum(width(embedding, name) for name, embedding in sides.items())
-        self.user_embedding, self.item_embedding = user_embedding, item_embedding
         self.mlp = mlp((both, *hidden, 1), activation=nn.LeakyReLU, init=init, generator=generator)
-        self.register_buffer("mean", torch.tensor(0.0 if mean is None else real_number(mean, "mean")))
-
-    @property
-    def num_parameters(self) -> int:
-        """Parameters of the whole model that training changes."""
-        return count_trained(self)
-
-    @property
-    def embedding_parameters(self) -> int:
-        """Those of them in the embeddings: tables and projections."""
-        return count_trained(self.user_embedding, self.item_embedding)
 
     def forward(self, samples: Samples) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
-        check_shape(samples.ids, "ids", 2, "user and item")
-        user_ids, item_ids = samples.ids.unbind(1)
+        user_ids, item_ids = user_and_item_ids(samples)
         both = torch.cat([self.user_embedding(user_ids), self.item_embedding(item_ids)], dim=1)
         return self.mlp(both).squeeze(1) + self.mean
