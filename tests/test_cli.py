@@ -133,6 +133,10 @@ def test_help_carries_an_example(capsys, command):
     assert "xample" in text or "Start with" in text
 
 
+def test_the_version_is_an_option_too(capsys):
+    assert output(capsys, "--version").out == output(capsys, "version").out == f"{mixdim.__version__}\n"
+
+
 def test_doctor_says_which_kernels_are_in_use_and_why(capsys, monkeypatch):
     assert "in use: the " in output(capsys, "doctor").out
     monkeypatch.setenv("MIXDIM_KERNELS", "off")

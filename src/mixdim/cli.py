@@ -21,7 +21,6 @@ from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
 
 app = typer.Typer(
-    help="Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids.",
     epilog="Start with: mixdim demo",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -59,6 +58,22 @@ def run(arguments: list[str]) -> int:
         return _fail(str(error), code=1)
     except (typer.Abort, KeyboardInterrupt):
         return _fail("stopped", code=130)
+
+
+def _version_if_asked(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def all_commands(
+    _: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version_if_asked, is_eager=True),
+    ] = False,
+) -> None:
+    """Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids."""
 
 
 @app.command(epilog=PLAN_EXAMPLES)
