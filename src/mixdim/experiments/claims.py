@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from mixdim.experiments.comparisons import (
     Interval,
     Saving,
+    best_setting,
     best_uniform,
+    in_loss,
     in_percent,
     paired,
     reproduces,
@@ -44,10 +47,17 @@ def fewer_parameters(records: Sequence[Record], *, at_equal_accuracy: bool = Fal
     embeddings = savings(records, embedding_parameters, errors)
     models = savings(records, num_parameters, errors)
     parts = [
-        f"{label}: {found} in embeddings"
-        + ("" if of_model == found else f"; {of_model} in the whole model")
+        f"{label}: {found}"
+        if of_model == found
+        else f"{label}: {found.of(' in embeddings')}; {of_model.of(' in the whole model')}"
         for (label, found), of_model in zip(embeddings.items(), models.values(), strict=True)
     ]
+    measure = accuracy if at_equal_accuracy else on_test(objective(records))
+    mixed = best_setting([record for record in records if temperature(record) > 0])
+    parts.append(
+        f"the best mixed model by validation loss: {label_of(mixed[0])}, "
+        f"{num_parameters(mixed[0]):,.0f} parameters, {mean_of(mixed, measure):.4f}"
+    )
     reference = _reference(records, accuracy if at_equal_accuracy else None)
     return listed(f"Times fewer parameters at {reference}", parts)
 
@@ -59,7 +69,23 @@ def sixteen_times(records: Sequence[Record]) -> str:
     """
     found = savings([r for r in records if r.config["plan"] is None], embedding_parameters)
     verdict = _verdict(_with_every_seed(found), at_least=16)
-    return f"{verdict}.\n{fewer_parameters(records)}\n{lifting(records)}".rstrip()
+    parts = (fewer_parameters(records), _against_sixteen_times_the_width(records), lifting(records))
+    return "\n".join([f"{verdict}.", *filter(None, parts)])
+
+
+def _against_sixteen_times_the_width(records: Sequence[Record]) -> str:
+    """The loss within a budget minus that of uniform at 16 times the width, where both were measured."""
+    lines, loss = by_line(records), on_test(objective(records))
+    uniform = {summary_of(same[0])["base_dim"]: same for same in by_setting(lines["uniform"])}
+    parts = []
+    for width in (width for width in uniform if 16 * width in uniform):
+        budget, wide = uniform[width][0].config["model_budget"], uniform[16 * width]
+        for label, runs in lines.items():
+            for same in by_setting(runs):
+                if temperature(same[0]) > 0 and same[0].config["model_budget"] == budget:
+                    difference = in_loss(paired(same, wide, loss))
+                    parts.append(f"{label} within the budget of width {width}: {difference}")
+    return listed("Loss minus that of uniform with 16 times the width", parts) if parts else ""
 
 
 def lifting(records: Sequence[Record]) -> str:
@@ -160,8 +186,15 @@ def _verdict(found: Sequence[Interval], *, at_least: float) -> str:
 
 
 def _with_every_seed(found: Mapping[str, Saving]) -> list[Interval]:
-    """The ratios of the lines that got there with every seed: the others prove nothing."""
-    return [s.ratio for s in found.values() if s.ratio is not None and s.ratio.seeds == s.seeds]
+    """The ratios of the lines that got there with every seed: the others prove nothing.
+
+    Where the smallest model got there, there is no upper end: a smaller one was not tried.
+    """
+    return [
+        saving.ratio._replace(high=math.inf) if saving.at_least else saving.ratio
+        for saving in found.values()
+        if saving.ratio is not None and saving.ratio.seeds == saving.seeds
+    ]
 
 
 def _largest_below(size: float, settings: Sequence[list[Record]]) -> list[Record]:

@@ -87,7 +87,7 @@ def data_sets(studies: Studies) -> Made:
         for dataset, models in models_by_data(studies.values())
     ]
     found = listed(
-        "Here",
+        "Data sets",
         (f"{name}: {samples} samples, {rows} categories" for name, _, samples, rows, _ in rows),
     )
     caption = "; ".join(describe(dataset) for dataset, _ in models_by_data(studies.values()))

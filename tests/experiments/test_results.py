@@ -1,0 +1,46 @@
+"""What this repository says it measured is what its records and findings say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mixdim.experiments.findings import read_findings
+from mixdim.experiments.paper_targets import FIGURES
+from mixdim.experiments.protocols import small
+from mixdim.experiments.records import read_records, replicates
+
+REPOSITORY = Path(__file__).parents[2]
+RESULTS = REPOSITORY / "results"
+
+
+@pytest.fixture(scope="module")
+def records():
+    return read_records(sorted(RESULTS.glob("*.jsonl")))
+
+
+def test_every_figure_table_and_claim_was_made():
+    findings = read_findings(RESULTS)
+    assert [finding.id for finding in findings] == list(FIGURES)
+    for finding in findings:
+        assert finding.figure_paths
+        assert all(path.is_file() for path in finding.figure_paths)
+        assert not finding.measured.startswith("Not measured")
+
+
+def test_every_setting_was_run_with_all_seeds_and_none_failed(records):
+    assert all(record.finished for record in records)
+    assert {record.config["model"] for record in records} == {"dlrm", "mf", "ncf"}
+    fewest = min(protocol.seeds for protocol in small().values())
+    assert fewest >= 3
+    assert all(len(same) >= fewest for same in replicates(records))
+
+
+@pytest.mark.parametrize("page", ["README.md", "results/README.md"])
+def test_losses_and_ratios_on_the_pages_are_in_what_was_printed(page):
+    said = "\n".join(path.read_text() for path in RESULTS.glob("*.txt"))
+    text = (REPOSITORY / page).read_text()
+    for number in set(re.findall(r"(?<![\d.])0\.\d{4}(?!\d)", text)):
+        assert number in said, number
+    for ratio in set(re.findall(r"(?<![\d.\-])\d+(?:\.\d+)?x\b", text)):
+        assert re.search(rf"(?<![\d.]){re.escape(ratio)}", said), ratio
