@@ -69,6 +69,14 @@ function offerForData() {
     box.parentNode.hidden = own.every((point) => String(point.temperature) !== box.value);
   }
   filters.elements.bound.parentNode.hidden = own.every((point) => point.best_possible === null);
+  filters.elements.bound.checked = boundIsNear(chosenPoints());
+}
+
+// Far below all points, the best possible loss would squeeze them into a stripe: then it is shown on request.
+function boundIsNear(shown) {
+  const losses = shown.map((point) => point.metrics[point.objective][0]);
+  const low = Math.min(...losses), high = Math.max(...losses);
+  return shown.some((point) => point.best_possible !== null && point.best_possible >= low - (high - low));
 }
 
 function offer(name, values, nameOfValue = (value) => value || "none") {

@@ -115,7 +115,8 @@ def _finding(finding: Finding) -> str:
     )
     pictures = f'<div class="pictures" tabindex="0" role="region" aria-label="Pictures">{images}</div>'
     return (
-        f'<article id="{escape(finding.id)}"><h3>{escape(finding.title)}</h3>\n'
+        f'<article id="{escape(finding.id)}"><h3>{escape(finding.title)} '
+        f'<span class="quiet">{escape(finding.id)}</span></h3>\n'
         f'<div class="claims"><div><h4>The paper</h4><p>{escape(finding.paper_claim)}</p></div>'
         f"<div><h4>Measured here</h4>{_paragraphs(finding.measured)}"
         f'<p class="quiet">{escape(finding.data)}</p></div></div>\n'
