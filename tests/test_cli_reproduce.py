@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from mixdim.cli import run
 from mixdim.cli_reproduce import reproduce
 from mixdim.experiments import reproduce as module
 from mixdim.experiments.sweep import SweepStopped
@@ -25,6 +26,7 @@ def test_a_figure_is_made_and_told_in_words(tmp_path):
     printed = output("fig1", "--out", tmp_path / "out")
     assert printed.startswith("fig1: The layer as matrices\n  paper: Each block")
     assert "  here: Uniform width 3 has 10,200 parameters" in printed
+    assert "next: " not in printed  # without runs there is nothing to report
     assert (tmp_path / "out" / "fig1.png").stat().st_size > 1000
     assert (tmp_path / "out" / "fig1.svg").stat().st_size > 1000
 
@@ -34,6 +36,11 @@ def test_smoke_trains_and_draws_a_figure_of_the_paper(tmp_path):
     assert "temperature 0.4: training 0." in printed
     assert "movielens-like" in printed
     assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 4
+    page = tmp_path / "report.html"
+    said = f"--records {tmp_path / 'runs.jsonl'} --figures {tmp_path} --out {page}"
+    assert printed.endswith(f"next: mixdim report {said}\n")
+    run(["report", *said.split()])
+    assert "MF: training and test loss" in page.read_text()
 
 
 def test_failed_runs_are_named_and_give_exit_code_1(tmp_path, monkeypatch):

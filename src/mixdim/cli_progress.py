@@ -26,25 +26,30 @@ class Show(Protocol):
         """Show that `done` of `total` are done."""
 
 
-class _Speed(ProgressColumn):
-    """Rows, or bytes, per second."""
+class _Pace(ProgressColumn):
+    """Rows, or bytes, per second; of what is slow, how many are done."""
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, unit: str, slow: str | None) -> None:
         super().__init__()
-        self.unit = unit
+        self.unit, self.slow = unit, slow
 
     def render(self, task: Task) -> Text:
+        if task.description == self.slow:
+            return Text(f"{task.completed:,.0f} of {task.total or 0:,.0f}")
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s")
 
 
 @contextmanager
-def progress_bars(unit: str = "rows") -> Iterator[Show]:
-    """A bar for each stage, on standard error; yields what to call with stage, done and total."""
+def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Show]:
+    """A bar for each stage, on standard error; yields what to call with stage, done and total.
+
+    `slow` names a stage whose steps take seconds or longer: it shows how many are done, not a speed.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        _Speed(unit),
+        _Pace(unit, slow),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )

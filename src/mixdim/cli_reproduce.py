@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +30,7 @@ def reproduce(
         "reproduction"
     ),
     scale: Annotated[
-        str, typer.Option(help="smoke (minutes for all), small (hours) or paper.")
+        str, typer.Option(help="smoke (minutes for all), small (two hours) or paper.")
     ] = "smoke",
     data: Annotated[
         list[Path] | None,
@@ -49,7 +50,7 @@ def reproduce(
     from mixdim.experiments.sweep import SweepStopped
 
     try:
-        with progress_bars(unit="steps") as progress:  # rows while generating, then runs
+        with progress_bars(slow="runs") as progress:
             made = make(
                 figure,
                 scale_of(scale),
@@ -64,6 +65,11 @@ def reproduce(
         typer.echo(f"{stopped}; the same command goes on from here", err=True)
         raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
     typer.echo("\n\n".join(map(_in_words, made.findings)))
+    runs = records or out / "records.jsonl"
+    if runs.is_file():  # some figures need no runs
+        page = quote(str(out / "report.html"))
+        told = f"--records {quote(str(runs))} --figures {quote(str(out))} --out {page}"
+        typer.echo(f"\nnext: mixdim report {told}")
     if made.failed:
         for record in made.failed:
             typer.echo(f"failed: {record.config['model']}, run {record.key}: {record.error}", err=True)
