@@ -80,7 +80,7 @@ def small() -> Scale:
     """Hours on two cores: MovieLens 1M if it is given, and 2 million generated clicks.
 
     DLRM's MLPs are smaller than the paper's, since its tables are too. Within the largest budget the
-    highest temperature would have a base_dim of 1276, and take as long as all others: it is left out.
+    highest temperature would have a base_dim of 1276, and take far longer than all others: left out.
     """
     full = paper()
     ctr = replace(
