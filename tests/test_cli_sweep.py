@@ -8,19 +8,12 @@ import sys
 import time
 
 import pytest
-import torch
 
 from mixdim.cli import run
 from mixdim.experiments.records import read_records
 from training_data import ratings
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import json
 
 import polars as pl
 import pytest
-import torch
 
 from mixdim.cli import run
 from mixdim.data.generate import generate_movielens_like
@@ -12,13 +11,7 @@ from mixdim.experiments import training_run
 from mixdim.training import Checkpoints, checkpoints
 from training_data import Turning, clicks, ratings
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def output(capsys, *arguments, code=0):

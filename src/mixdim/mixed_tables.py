@@ -90,7 +90,7 @@ class MixedTables(nn.Module):
         self.reset_parameters(generator)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch has no type for it
         self._describe_rows()  # a copied parameter loses its attributes
 
     def _describe_rows(self) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mixdim.experiments import claims, figure_words
 from mixdim.experiments.findings import read_findings
 from mixdim.experiments.paper_targets import FIGURES
 from mixdim.experiments.protocols import small
@@ -34,6 +35,22 @@ def test_every_setting_was_run_with_all_seeds_and_none_failed(records):
     fewest = min(protocol.seeds for protocol in small().values())
     assert fewest >= 3
     assert all(len(same) >= fewest for same in replicates(records))
+
+
+def test_findings_are_what_the_code_of_today_says_of_the_records(records):
+    found = {finding.id: finding.measured for finding in read_findings(RESULTS)}
+    by_model = {
+        name: [r for r in records if r.config["model"] == name and r.config["plan"] is None]
+        for name in ("dlrm", "ncf")
+    }
+    ncf, clicks = by_model["ncf"], [r for r in by_model["dlrm"] if r.config["init"] == "xavier"]
+    starts = [r for r in by_model["dlrm"] if r.config["temperature"] == 0]
+    assert found["fig3d"] == (f"{claims.fewer_parameters(ncf)}\n{figure_words.winners(ncf, 'mse')}")
+    assert found["fig3e"] == figure_words.by_popularity(ncf)
+    assert found["fig7"] == figure_words.he_against_xavier(starts)
+    assert found["claim-2x-faster"] == found["fig2c"] == claims.faster(clicks)
+    assert found["claim-half"] == claims.half_the_parameters(clicks)
+    assert found["fig8"].endswith(claims.fewer_parameters(clicks, at_equal_accuracy=True))
 
 
 @pytest.mark.parametrize("page", ["README.md", "results/README.md"])

@@ -12,7 +12,6 @@ from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
-import torch
 
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
@@ -31,16 +30,11 @@ from mixdim.experiments.trained_run import evaluate_run
 from mixdim.experiments.training_run import plan_of, train_run
 from training_data import clicks, ratings
 
-pytestmark = pytest.mark.filterwarnings("ignore::mixdim.FloorWarning")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::mixdim.FloorWarning"),
+]
 TIMES = {"seconds", "train_seconds", "samples_per_second", "peak_memory_bytes"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

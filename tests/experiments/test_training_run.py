@@ -16,13 +16,7 @@ from mixdim.experiments.training_run import train_run
 from mixdim.training import CheckpointError
 from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 DATA = {"dlrm": clicks, "mf": ratings, "ncf": ratings}

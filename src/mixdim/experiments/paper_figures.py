@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from mixdim.experiments.frontier_figure import best_possible
 from mixdim.experiments.measured_lines import (
     Measure,
+    Point,
     by_line,
     by_setting,
     label_of,
@@ -148,16 +149,20 @@ def draw_lines(
 ) -> None:
     """Draw one line for each label, with a standard deviation over seeds as error bars."""
     for number, (name, records) in enumerate(lines.items()):
-        found = points(records, x, y)
-        axes.errorbar(
-            [point.x for point in found],
-            [point.mean for point in found],
-            yerr=[point.std for point in found],
-            capsize=2.5,
-            elinewidth=1,
-            label=label(name),
-            **style(number, len(lines)),
-        )
+        draw_line(axes, points(records, x, y), label(name), **style(number, len(lines)))
+
+
+def draw_line(axes: Axes, found: Sequence[Point], label: str, **look: Any) -> None:
+    """Draw some points as a line, with their standard deviations as error bars."""
+    axes.errorbar(
+        [point.x for point in found],
+        [point.mean for point in found],
+        yerr=[point.std for point in found],
+        capsize=2.5,
+        elinewidth=1,
+        label=label,
+        **look,
+    )
 
 
 def log_axis(axes: Axes, label: str) -> None:

@@ -22,7 +22,7 @@ from mixdim.experiments.measured_lines import (
     points,
     temperature,
 )
-from mixdim.experiments.paper_figures import PARAMETERS, canvas, draw_lines, log_axis, style
+from mixdim.experiments.paper_figures import PARAMETERS, canvas, draw_line, draw_lines, log_axis, style
 from mixdim.experiments.records import Record
 
 # Popular above rare, as far apart in viridis as lines on white can be.
@@ -93,12 +93,4 @@ def equipartitions(records: Sequence[Record], *, title: str, caption: str) -> Fi
 
 
 def _draw_line(axes: Axes, records: Sequence[Record], measure: Measure, label: str, **look: Any) -> None:
-    found = points(records, temperature, measure)
-    axes.errorbar(
-        [point.x for point in found],
-        [point.mean for point in found],
-        yerr=[point.std for point in found],
-        capsize=2.5,
-        label=label,
-        **style(0, 1) | look,
-    )
+    draw_line(axes, points(records, temperature, measure), label, **style(0, 1) | look)

@@ -76,12 +76,12 @@ def _draw_layer(axes: Axes, plan: Plan, widest: int) -> None:
             # Its height is its rows, of which it has as many as the table has columns.
             lift = max(min(height, 3.0 * block.dim / widest), 0.25)
             middle = -top - height / 2
-            axes.text(away - 0.12 * widest, middle, "×", ha="center", va="center", fontsize=12)  # noqa: RUF001
+            axes.text(away - 0.12 * widest, middle, "×", ha="center", va="center", fontsize=12)
             _box(axes, away, middle + lift / 2, plan.base_dim, lift, colors(shade), hatch="////")
             axes.text(
                 away + 1.04 * plan.base_dim,
                 middle,
-                f"{block.dim} × {plan.base_dim}",  # noqa: RUF001
+                f"{block.dim} × {plan.base_dim}",
                 ha="left",
                 va="center",
                 fontsize=8,

@@ -114,6 +114,7 @@ def smoke() -> Scale:
         temperatures=(0.0, 0.3),
         seeds=2,
         few_dims=(2,),
+        max_base_dim=None,
     )
     ratings = Generated("movielens-like", rows=40_000, scale=0.002)
     mf, ncf = (

@@ -72,7 +72,7 @@ dot_interaction.register_autograd(_backward, setup_context=_setup_context)
 def lookup_interaction(dense: Tensor, ids: Tensor, layer: LayerArguments) -> Tensor:
     """Look ids (B, F) up and let them interact, without ever storing their vectors. Eager code only."""
     parameters = (*layer.tables, *layer.projections)
-    return _LookupInteraction.apply(ids, layer, dense, *parameters)  # type: ignore[no-untyped-call]
+    return _LookupInteraction.apply(ids, layer, dense, *parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _LookupInteraction(torch.autograd.Function):

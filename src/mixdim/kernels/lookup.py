@@ -180,7 +180,7 @@ def lookup(
     if torch.compiler.is_compiling():
         return lookup_operator(ids, offsets, row_weights, *layer)
     # An operator costs eager code a tenth of a millisecond more than a function does.
-    return _Lookup.apply(ids, offsets, row_weights, layer, *layer.tables, *layer.projections)  # type: ignore[no-untyped-call]
+    return _Lookup.apply(ids, offsets, row_weights, layer, *layer.tables, *layer.projections)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _Lookup(torch.autograd.Function):

@@ -88,4 +88,4 @@ class _DotScores(torch.autograd.Function):
 def dot_scores(users: Side, items: Side, gram: Tensor) -> Tensor:
     """Return u G v^T for each user and item, G being the part of `gram` for their blocks: -> (B,)."""
     tables = (*users.layer.tables, *items.layer.tables)
-    return _DotScores.apply(users, items, gram, *tables)  # type: ignore[no-untyped-call]
+    return _DotScores.apply(users, items, gram, *tables)  # type: ignore[no-untyped-call]  # torch has no type for it

@@ -72,4 +72,4 @@ def _zero_for_each_row(embedding: nn.Module) -> nn.Embedding:
         )
     zeros = torch.zeros(whole_number(embedding.num_embeddings, "num_embeddings"), 1)
     sparse = getattr(embedding, "sparse", False)
-    return nn.Embedding.from_pretrained(zeros, freeze=False, sparse=sparse)  # type: ignore[no-untyped-call]
+    return nn.Embedding.from_pretrained(zeros, freeze=False, sparse=sparse)

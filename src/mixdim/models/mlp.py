@@ -47,7 +47,7 @@ def mlp(
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
         # nn.Linear would draw weights of its own first, and move PyTorch's global generator.
-        linear = skip_init(nn.Linear, fan_in, fan_out)  # type: ignore[no-untyped-call]
+        linear = skip_init(nn.Linear, fan_in, fan_out)
         draw_weights(linear.weight, init=init, generator=generator)
         nn.init.zeros_(linear.bias)
         layers += [linear, activation()]

@@ -26,7 +26,7 @@ class NamedOptimizer:
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         # Adagrad puts sparse tensors together, and PyTorch warns unless told whether to check them.
-        with check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
+        with check_sparse_tensor_invariants(False):
             for part in self.parts:
                 part.step()
 

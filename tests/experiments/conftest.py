@@ -1,0 +1,12 @@
+import pytest
+
+from mixdim.experiments.findings import Finding
+from report_pages import PIXEL, SQUARE
+
+
+@pytest.fixture
+def finding(tmp_path):
+    (tmp_path / "fig2b.svg").write_text(SQUARE)
+    (tmp_path / "fig2b.png").write_bytes(PIXEL)
+    pictures = (tmp_path / "fig2b.png", tmp_path / "fig2b.svg")
+    return Finding("fig2b", "Fig. 2b", "16 times fewer", "7.3 times fewer", pictures, "clicks, 3 seeds")
