@@ -4,9 +4,11 @@ import json
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
+from both_paths import plain_path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -24,9 +26,9 @@ def generator_of(seed):
 
 
 def twins(plan, seed, dtype=torch.float64, **options):
-    """A layer and the loop over features, with the same weights."""
+    """A layer and the loop over features, with the same weights, for ids that are ranks."""
     loop = LoopEmbeddings(plan, generator=generator_of(seed), dtype=dtype)
-    layer = FeatureEmbeddings(plan, dtype=dtype, **options)
+    layer = FeatureEmbeddings(plan, dtype=dtype, order={}, **options)
     layer.load_state_dict(loop.packed())
     return layer, loop
 
@@ -360,13 +362,27 @@ class TestPadding:
 class TestOrder:
     def test_the_most_popular_ids_get_the_widest_blocks(self):
         plan = banded_plan()["item"]
-        table = MixedDimEmbedding(plan, order=plan.orders["item"])
-        ranked = MixedDimEmbedding(plan)
+        table = MixedDimEmbedding(plan)
+        ranked = MixedDimEmbedding(plan, order={})
         ranked.load_state_dict({k: v for k, v in table.state_dict().items() if k != "rank_of_id"})
         by_popularity = torch.from_numpy(plan.orders["item"]).long()
         assert torch.equal(table(by_popularity), ranked(torch.arange(10)))
         assert torch.equal(table.dense_weight()[by_popularity], ranked.dense_weight())
         assert by_popularity[:2].tolist() == [1, 3], "counts 40 and 20"
+
+    @given(plans(), seeds)
+    def test_the_order_of_the_plan_is_the_default(self, plan, seed):
+        layer, told = (
+            FeatureEmbeddings(plan, order=order, generator=generator_of(seed))
+            for order in (None, plan.orders)
+        )
+        assert torch.equal(layer.dense_weight(), told.dense_weight())
+        for name, order in plan.orders.items():
+            blocks = plan[name].blocks
+            widest = max(block.dim for block in blocks)
+            stored = torch.linalg.matrix_rank(layer.dense_weight(name)[order[: blocks[0].size].copy()])
+            assert blocks[0].dim == widest, "the most popular ids are in the widest block"
+            assert stored == min(widest, blocks[0].size)
 
     def test_some_features_may_have_an_order_and_padding_stays_padding(self):
         plan = banded_plan()
@@ -390,9 +406,9 @@ class TestOrder:
 
     def test_the_order_is_saved_with_the_state(self):
         plan = banded_plan()
-        layer = FeatureEmbeddings(plan, order=plan.orders)
+        layer = FeatureEmbeddings(plan)
         with pytest.raises(RuntimeError, match="rank_of_id"):
-            FeatureEmbeddings(plan).load_state_dict(layer.state_dict())
+            FeatureEmbeddings(plan, order={}).load_state_dict(layer.state_dict())
 
     @pytest.mark.parametrize(
         "order", [[0, 1], [0] * 10, [-1, *range(9)], [10, *range(9)], [list(range(10))]]
@@ -456,6 +472,33 @@ class TestAsAModule:
         assert torch.equal(
             layer.dense_weight(), FeatureEmbeddings(plan, generator=generator_of(3)).dense_weight()
         )
+
+    @pytest.mark.parametrize("assign", [False, True])
+    @pytest.mark.parametrize("meta_by", ["argument", "context"])
+    def test_a_layer_made_without_memory_can_be_loaded(self, assign, meta_by):
+        plan = banded_plan()
+        trained = FeatureEmbeddings(plan, generator=generator_of(3), padding_id=-1)
+        with torch.device("meta" if meta_by == "context" else "cpu"):
+            device = None if meta_by == "context" else "meta"
+            layer = FeatureEmbeddings(plan, padding_id=-1, device=device)
+        if not assign:
+            layer = layer.to_empty(device="cpu")
+        layer.load_state_dict(trained.state_dict(), assign=assign)
+        ids = random_ids(plan, 8, generator_of(0))
+        ids[0] = -1
+        values, offsets, _ = random_bags(plan, 8, generator_of(1))
+        for path in (nullcontext, plain_path):
+            with path():
+                assert torch.equal(layer(ids), trained(ids))
+                assert torch.equal(layer.bags(values, offsets), trained.bags(values, offsets))
+                assert torch.equal(layer.dense_weight(), trained.dense_weight())
+
+    def test_what_follows_from_the_plan_is_no_state(self):
+        plan = banded_plan()
+        layer = FeatureEmbeddings(plan)
+        tables = {name for name, _ in layer.named_parameters()}
+        assert set(layer.state_dict()) == {name for name, _ in layer.named_buffers()} | tables
+        assert [name for name, _ in layer.named_buffers()] == ["rank_of_id"]
 
     def test_it_prints_what_it_is(self):
         text = repr(MixedDimEmbedding(mixdim.plan({"item": 5000}, temperature=0, base_dim=8)))

@@ -39,21 +39,9 @@ class Bags(NamedTuple):
 
     def lengths(self) -> Tensor:
         """How many values each bag has: (B, F)."""
-        counts = torch.bincount(self.numbers, minlength=self.batch_size * self.num_features)
+        counts = self.values.new_zeros(self.batch_size * self.num_features)
+        counts = counts.index_add(0, self.numbers, torch.ones_like(self.values))
         return counts.view(self.batch_size, self.num_features)
-
-    def common_length(self) -> int:
-        """How many values every bag has, if it is the same number; else say that it is not."""
-        lengths = self.lengths()
-        if lengths.numel() == 0:
-            return 0
-        shortest, longest = (int(bound) for bound in lengths.aminmax())
-        if shortest != longest:
-            raise ValueError(
-                "pooling='concat' needs the same number of ids in every bag, "
-                f"got bags of {shortest} to {longest} ids"
-            )
-        return longest
 
 
 def check_pooling(pooling: str) -> None:
@@ -62,12 +50,8 @@ def check_pooling(pooling: str) -> None:
         raise ValueError(f"pooling must be one of {', '.join(get_args(Pooling))}, got {pooling!r}")
 
 
-def read_bags(values: Tensor, offsets: Tensor, weights: Tensor | None, num_features: int) -> Bags:
-    """Check and unroll bags given as values and feature-major offsets.
-
-    Bag `feature * B + sample` holds `values[offsets[bag] : offsets[bag + 1]]`, as in TorchRec and
-    FBGEMM.
-    """
+def check_bags(values: Tensor, offsets: Tensor, weights: Tensor | None, num_features: int) -> None:
+    """Refuse bags of the wrong types or shapes, whatever their numbers are."""
     require_integers(values, "values")
     require_integers(offsets, "offsets")
     if values.dim() != 1 or offsets.dim() != 1:
@@ -75,16 +59,9 @@ def read_bags(values: Tensor, offsets: Tensor, weights: Tensor | None, num_featu
             "values and offsets must have one dimension, "
             f"got shapes {tuple(values.shape)} and {tuple(offsets.shape)}"
         )
-    num_bags = len(offsets) - 1
-    if num_bags < 0 or num_bags % num_features:
+    if offsets.shape[0] < 1 or (offsets.shape[0] - 1) % num_features:
         raise ValueError(
             f"offsets must have batch_size * {num_features} features + 1 entries, got {len(offsets)}"
-        )
-    lengths = offsets.diff()
-    if int(offsets[0]) != 0 or int(offsets[-1]) != len(values) or bool((lengths < 0).any()):
-        raise ValueError(
-            f"offsets must rise from 0 to the number of values {len(values)} and never fall, "
-            f"got {int(offsets[0])} to {int(offsets[-1])}"
         )
     if weights is not None:
         if not weights.is_floating_point():
@@ -94,8 +71,46 @@ def read_bags(values: Tensor, offsets: Tensor, weights: Tensor | None, num_featu
                 f"weights must have one entry for each of {len(values)} values, "
                 f"got shape {tuple(weights.shape)}"
             )
+
+
+def check_offsets(offsets: Tensor, num_values: int, *, one_length: bool = False) -> None:
+    """Refuse offsets that do not rise from 0 to the number of values, or not by the same each time."""
+    lengths = offsets.diff()
+    if int(offsets[0]) != 0 or int(offsets[-1]) != num_values or bool((lengths < 0).any()):
+        raise ValueError(
+            f"offsets must rise from 0 to the number of values {num_values} and never fall, "
+            f"got {int(offsets[0])} to {int(offsets[-1])}"
+        )
+    if one_length and len(lengths) and int(lengths.min()) != int(lengths.max()):
+        raise ValueError(
+            "pooling='concat' needs the same number of ids in every bag, "
+            f"got bags of {int(lengths.min())} to {int(lengths.max())} ids"
+        )
+
+
+@torch.library.custom_op("mixdim::checked_offsets", mutates_args=())
+def checked_offsets(offsets: Tensor, num_values: int, one_length: bool) -> Tensor:
+    """Check offsets and return them as int64: as an operator, so that it also runs inside a graph."""
+    check_offsets(offsets, num_values, one_length=one_length)
+    return offsets.to(torch.int64, copy=True)
+
+
+@checked_offsets.register_fake
+def _(offsets: Tensor, num_values: int, one_length: bool) -> Tensor:
+    return torch.empty_like(offsets, dtype=torch.int64)
+
+
+def unroll_bags(values: Tensor, offsets: Tensor, weights: Tensor | None, num_features: int) -> Bags:
+    """Say of each value which bag it is in.
+
+    Bag `feature * B + sample` holds `values[offsets[bag] : offsets[bag + 1]]`, as in TorchRec and
+    FBGEMM.
+    """
+    num_bags, num_values = offsets.shape[0] - 1, values.shape[0]
+    lengths = offsets.diff().to(values.device)
+    bags = torch.arange(num_bags, device=values.device)
+    bag = bags.repeat_interleave(lengths, output_size=num_values)
     batch_size = num_bags // num_features
-    bag = torch.arange(num_bags, device=values.device).repeat_interleave(lengths.to(values.device))
     size = max(batch_size, 1)
     return Bags(values, bag // size, bag % size, weights, num_features, batch_size)
 

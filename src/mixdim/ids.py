@@ -25,11 +25,11 @@ def require_integers(ids: Tensor, what: str) -> None:
 
 def ranks_of_ids(order: Any, num_rows: int, name: str) -> Tensor:
     """Invert `order`, which lists the ids of a feature from popular to rare: (num_rows,)."""
-    ids = torch.as_tensor(order)
+    ids = torch.as_tensor(order, device="cpu")  # also where the default device is "meta"
     require_integers(ids, f"order of feature {name!r}")
-    ranks = torch.full((num_rows,), -1)
+    ranks = torch.full((num_rows,), -1, device="cpu")
     if ids.shape == ranks.shape and not bool(((ids < 0) | (ids >= num_rows)).any()):
-        ranks[ids.to(torch.int64)] = torch.arange(num_rows)
+        ranks[ids.to(torch.int64)] = torch.arange(num_rows, device="cpu")
     if bool((ranks < 0).any()):
         raise ValueError(
             f"order of feature {name!r} must list each of its ids 0 to {num_rows - 1} once, "

@@ -14,18 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixdim.bags import Bags
+from mixdim.indices import Indices
 from mixdim.packing import PackedBlock, Packing
 
 
 class Weights(NamedTuple):
-    """What a lookup reads: by width, the packed table, its projections, and its whole features."""
+    """What a lookup reads: where blocks are, and by width the packed table and its projections."""
 
     packing: Packing
+    indices: Indices
     tables: dict[int, Tensor]  # width -> (rows, width)
     projections: dict[int, Tensor]  # width -> (blocks, width, base_dim); none at full width
-    columns: dict[int, Tensor]  # width -> (C,) the whole features of that width
-    shifts: dict[int, Tensor]  # width -> (C,) from row of the layer to row of the table
-    positions: dict[int, Tensor]  # width -> (F,) each feature's place among the C, or -1
     sparse: bool  # whether tables get row-sparse gradients
     padded: bool  # whether a row may be -1
 
@@ -51,9 +50,10 @@ def lookup(weights: Weights, rows: Tensor) -> Tensor:
     """
     planes: dict[int, Tensor] = {}
     for width, blocks in weights.packing.whole.items():
-        table_rows = rows[weights.columns[width]] + weights.shifts[width][:, None]  # (C, B)
+        here = rows[weights.indices.columns[width]]  # (C, B)
+        table_rows = here + weights.indices.shifts[width][:, None]
         if weights.padded:
-            table_rows = table_rows.where(rows[weights.columns[width]] >= 0, -1)
+            table_rows = table_rows.where(here >= 0, -1)
         vectors = _gather(weights, width, table_rows)  # (C, B, width)
         lifted = weights.project(vectors, width, slice(len(blocks)))  # (C, B, base_dim)
         planes.update(zip((block.feature for block in blocks), lifted.unbind(0), strict=True))
@@ -84,10 +84,10 @@ def lookup_sum(weights: Weights, bags: Bags) -> Tensor:
     """
     planes: dict[int, Tensor] = {}
     for width, blocks in weights.packing.whole.items():
-        position = weights.positions[width][bags.features]  # (V,)
-        here = bags.where(position >= 0)
-        position = weights.positions[width][here.features]
-        table_rows = here.values + weights.shifts[width][position]
+        positions = weights.indices.positions[width]
+        here = bags.where(positions[bags.features] >= 0)
+        position = positions[here.features]  # (V,)
+        table_rows = here.values + weights.indices.shifts[width][position]
         numbers = position * bags.batch_size + here.samples
         summed = _sum_rows(weights, width, table_rows, numbers, len(blocks) * bags.batch_size, here)
         summed = summed.view(len(blocks), bags.batch_size, width)

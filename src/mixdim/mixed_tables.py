@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from mixdim import kernels
 from mixdim.arguments import whole_number
-from mixdim.bags import Bags, Pooling, check_pooling, read_bags, reduce_bags
+from mixdim.bags import (
+    Bags,
+    Pooling,
+    check_bags,
+    check_pooling,
+    checked_offsets,
+    reduce_bags,
+    unroll_bags,
+)
 from mixdim.ids import SEPARATOR, checked_ids, ranks_of_ids
-from mixdim.kernels.lookup import LayerArguments
+from mixdim.indices import Indices
 from mixdim.kernels.lookup import lookup as kernel_lookup
+from mixdim.kernels.structs import LayerArguments
 from mixdim.lookup import Weights, lookup, lookup_each, lookup_sum
 from mixdim.packing import Packing, pack
 from mixdim.plan import Plan, UnknownFeatureError
@@ -37,18 +45,14 @@ class MixedTables(nn.Module):
     - `padding_id`: an id that stands for no id: it gives zeros, takes no gradient and does not count
       in a bag. It may lie outside the rows, such as -1.
     - `order`: for features with bands whose ids are not in descending order of popularity, their ids
-      from popular to rare, such as `plan.orders`. It is saved with the state.
+      from popular to rare. If not given, `plan.orders`; `{}` says that ids are ranks of popularity
+      already. It is saved with the state.
     - `check_ids`: whether an id out of range raises an IndexError. Only switch it off for ids that
       have been checked already, for instance to export a graph of nothing but PyTorch's operators.
     """
 
     rank_of_id: Tensor | None
-    _features: Tensor
-    _num_rows: Tensor
-    _feature_starts: Tensor
-    _order_starts: Tensor
-    _block_layout: Tensor
-    _feature_layout: Tensor
+    _held_indices: Indices
 
     def __init__(
         self,
@@ -72,11 +76,12 @@ class MixedTables(nn.Module):
             raise ValueError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")
         if padding_id is not None:
             padding_id = whole_number(padding_id, "padding_id", at_least=-(2**63))
-        self.plan = replace(plan, named_orders=())
+        self.plan = replace(plan, named_orders=())  # rank_of_id has them
         self.sparse, self.pooling, self.init = sparse, pooling, init
         self.padding_id, self.check_ids = padding_id, check_ids
 
         self._names = SEPARATOR.join(plan)
+        self._numbers = {name: number for number, name in enumerate(plan)}
         self._packing = pack(plan)
         self._fits_kernels = all(block.size < 2**31 for block in self._packing.blocks)
         for width, rows in self._packing.table_rows.items():
@@ -85,7 +90,8 @@ class MixedTables(nn.Module):
         for width, slots in self._packing.num_projections.items():
             projection = torch.empty(slots, width, plan.base_dim, dtype=dtype, device=device)
             self.register_parameter(f"projection_{width}", nn.Parameter(projection))
-        self._hold_order({} if order is None else order, device)
+        self._hold_order(plan.orders if order is None else order)
+        self._hold_layout()
         self._describe_rows()
         self.reset_parameters(generator)
 
@@ -112,7 +118,6 @@ class MixedTables(nn.Module):
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw all weights anew, uniformly, each block's table and projection by its own shape."""
-        self._hold_indices()
         weights = self._weights()
         for block in self._packing.blocks:
             # torch.nn.init, too, takes an embedding's width as its fan-in and its rows as its fan-out.
@@ -131,11 +136,7 @@ class MixedTables(nn.Module):
         `projections[i]`, (dim, base_dim), which is None for a block of full width. Nothing is copied
         unless all of it fits.
         """
-        if feature not in self.plan:
-            raise UnknownFeatureError.among(feature, self.plan)
-        number = list(self.plan).index(feature)
-        weights = self._weights()
-        blocks = [block for block in self._packing.blocks if block.feature == number]
+        weights, blocks = self._weights(), self._packing.of_feature[self._number_of(feature)]
         if not len(blocks) == len(tables) == len(projections):
             raise ValueError(
                 f"feature {feature!r} has {len(blocks)} blocks, got {len(tables)} tables and "
@@ -160,18 +161,18 @@ class MixedTables(nn.Module):
         """
         if feature is None:
             return torch.cat([self.dense_weight(name) for name in self.plan])
-        if feature not in self.plan:
-            raise UnknownFeatureError.among(feature, self.plan)
-        number = list(self.plan).index(feature)
-        weights = self._weights()
-        by_rank = torch.cat(
-            [weights.dense(block) for block in self._packing.blocks if block.feature == number]
-        )
+        number, weights = self._number_of(feature), self._weights()
+        by_rank = torch.cat([weights.dense(block) for block in self._packing.of_feature[number]])
         ids = torch.arange(len(by_rank), device=by_rank.device)
-        weight = by_rank[self._ranks(ids, self._features[number])]
+        weight = by_rank[self._ranks(ids, self._indices.features[number])]
         if self.padding_id is None:
             return weight
         return weight.masked_fill((ids == self.padding_id)[:, None], 0.0)
+
+    def _number_of(self, feature: str) -> int:
+        if feature not in self._numbers:
+            raise UnknownFeatureError.among(feature, self.plan)
+        return self._numbers[feature]
 
     def extra_repr(self) -> str:
         """What `print(layer)` shows."""
@@ -185,22 +186,27 @@ class MixedTables(nn.Module):
         """Look up one id for each sample and feature: (B, F) -> (B, F, base_dim)."""
         if self.takes_kernels(ids):
             return kernel_lookup(ids, None, None, self.kernel_arguments())
-        return lookup(self._weights(), self._rows(ids, self._features).t())
+        return lookup(self._weights(), self._rows(ids, self._indices.features).t())
 
     def _lookup_bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
         """Look up and pool bags: (V,), (F * B + 1,) -> (B, F, base_dim)."""
         if weights is not None and self.pooling != "sum":
             raise ValueError(f"weights need pooling='sum', this layer has pooling={self.pooling!r}")
-        bags = read_bags(values, offsets, weights, self.plan.num_features)
-        if self.pooling == "concat":
-            return self._concat(bags)
+        check_bags(values, offsets, weights, self.plan.num_features)
+        one_length = self.pooling == "concat"
+        if self.check_ids:
+            offsets = checked_offsets(offsets, values.shape[0], one_length)
+        if one_length:
+            return self._concat(values, offsets.shape[0] - 1)
+        offsets = offsets.to(torch.int64)
+        bags = unroll_bags(values, offsets, weights, self.plan.num_features)
         if self.pooling == "max" or self.pooling == "product":
             found = self._bags_of_rows(bags)
             vectors = lookup_each(self._weights(), found.values, self._packing.blocks)
             return reduce_bags(found, vectors, self.pooling)
         if self.takes_kernels(values, weights):
             row_weights = None if weights is None else weights.to(torch.float32)
-            summed = kernel_lookup(values, offsets.long(), row_weights, self.kernel_arguments())
+            summed = kernel_lookup(values, offsets, row_weights, self.kernel_arguments())
         else:
             summed = lookup_sum(self._weights(), self._bags_of_rows(bags))
         if self.pooling == "sum":
@@ -213,10 +219,11 @@ class MixedTables(nn.Module):
         rows = bags._replace(values=self._rows(bags.values, bags.features))
         return rows if self.padding_id is None else rows.where(rows.values >= 0)
 
-    def _concat(self, bags: Bags) -> Tensor:
+    def _concat(self, values: Tensor, num_bags: int) -> Tensor:
         """Look up bags of one length and put their vectors side by side."""
-        length, batch, features = bags.common_length(), bags.batch_size, bags.num_features
-        ids = bags.values.view(features, batch * length).t()  # (B * length, F)
+        features = self.plan.num_features
+        batch, length = num_bags // features, values.shape[0] // max(num_bags, 1)
+        ids = values.view(features, batch * length).t()  # (B * length, F)
         vectors = self._lookup(ids).view(batch, length, features, self.base_dim)
         return vectors.transpose(1, 2).reshape(batch, features, length * self.base_dim)
 
@@ -250,8 +257,8 @@ class MixedTables(nn.Module):
             features=self._feature_layout,
             base_dim=self.base_dim,
             padding_id=self.padding_id,
-            sparse=self.sparse,
             names=self._names,
+            sparse=self.sparse,
         )
 
     def projection_rows(self) -> Tensor:
@@ -261,7 +268,7 @@ class MixedTables(nn.Module):
             projections[block.dim][block.slot]
             if block.dim in projections
             else torch.eye(
-                self.base_dim, device=self._features.device, dtype=next(self.parameters()).dtype
+                self.base_dim, device=self._indices.features.device, dtype=self._first_table.dtype
             )
             for block in self._packing.blocks
         ]
@@ -270,76 +277,85 @@ class MixedTables(nn.Module):
     def _rows(self, ids: Tensor, features: Tensor) -> Tensor:
         """Turn ids into rows of the layer, -1 for padding; `features` broadcasts with `ids`."""
         if self.check_ids:
-            ids = checked_ids(ids, features, self._num_rows, self.padding_id, self._names)
+            ids = checked_ids(ids, features, self._indices.num_rows, self.padding_id, self._names)
         else:
             ids = ids.to(torch.int64)
             if self.padding_id is not None:
                 ids = ids.masked_fill(ids == self.padding_id, -1)
-        rows = self._ranks(ids, features) + self._feature_starts[features]
+        rows = self._ranks(ids, features) + self._indices.feature_starts[features]
         return rows if self.padding_id is None else rows.where(ids >= 0, -1)
 
     def _ranks(self, ids: Tensor, features: Tensor) -> Tensor:
         """Turn ids into ranks of popularity, for the features that were given an order."""
         if self.rank_of_id is None:
             return ids
-        start = self._order_starts[features]
+        start = self._indices.order_starts[features]
         ordered = (start >= 0) & (ids >= 0)
         ranks = self.rank_of_id[torch.where(ordered, start + ids, 0)]
         return torch.where(ordered, ranks, ids)
 
     def _weights(self) -> Weights:
         """Collect what a lookup reads."""
-        widths, whole = self._packing.table_rows, self._packing.whole
         return Weights(
             packing=self._packing,
-            tables={width: getattr(self, f"table_{width}") for width in widths},
+            indices=self._indices,
+            tables={width: getattr(self, f"table_{width}") for width in self._packing.table_rows},
             projections={
                 width: getattr(self, f"projection_{width}") for width in self._packing.num_projections
             },
-            columns={width: getattr(self, f"_columns_{width}") for width in whole},
-            shifts={width: getattr(self, f"_shifts_{width}") for width in whole},
-            positions={width: getattr(self, f"_positions_{width}") for width in whole},
             sparse=self.sparse,
             padded=self.padding_id is not None,
         )
 
-    def _hold_order(self, order: Mapping[str, Any], device: torch.device | str | None) -> None:
+    @property
+    def _first_table(self) -> Tensor:
+        return getattr(self, f"table_{next(iter(self._packing.table_rows))}")
+
+    @property
+    def _indices(self) -> Indices:
+        """What the plan says, beside the tables, wherever they have come to since the last time."""
+        device = self._first_table.device
+        if self._held_indices.features.device != device:
+            self._held_indices = Indices.of(self._packing, self._order_starts, device)
+        return self._held_indices
+
+    def _hold_order(self, order: Mapping[str, Any]) -> None:
         """Hold the rank of every id of the features whose ids are not ranks already."""
         for name in order:
-            if name not in self.plan:
-                raise UnknownFeatureError.among(name, self.plan)
-        self._order_start_list, parts, held = [-1] * self.plan.num_features, [], 0
+            self._number_of(name)
+        self._order_starts, parts, held = [-1] * self.plan.num_features, [], 0
         for number, feature in enumerate(self.plan.features):
             if feature.name not in order:
                 continue
             ranks = ranks_of_ids(order[feature.name], feature.rows, feature.name)
-            if not torch.equal(ranks, torch.arange(feature.rows)):
-                self._order_start_list[number] = held
+            if not torch.equal(ranks, torch.arange(feature.rows, device="cpu")):
+                self._order_starts[number] = held
                 parts.append(ranks.to(torch.int32 if feature.rows < 2**31 else torch.int64))
                 held += feature.rows
-        self.register_buffer("rank_of_id", torch.cat(parts).to(device) if parts else None)
+        self.register_buffer("rank_of_id", torch.cat(parts) if parts else None)
+        self._place_order()
 
-    def _hold_indices(self) -> None:
-        """Hold as tensors, on the tables' device, what the plan says about features and blocks."""
-        device = next(self.parameters()).device
+    def _place_order(self) -> None:
+        """Put the order beside the tables; where these have no memory yet, it stays as it is."""
+        device = self._first_table.device
+        if self.rank_of_id is not None and device.type != "meta":
+            self.rank_of_id = self.rank_of_id.to(device)
 
-        def hold(name: str, numbers: list[int] | list[tuple[int, ...]]) -> None:
-            indices = torch.tensor(numbers, dtype=torch.int64, device=device)
-            self.register_buffer(name, indices, persistent=False)
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Change weights as nn.Module does; the order, which no one can draw anew, only moves along."""
+        order, self.rank_of_id = self.rank_of_id, None
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch has no type for it
+        self.rank_of_id = order
+        self._place_order()
+        return self
 
-        rows = [feature.rows for feature in self.plan.features]
-        hold("_features", list(range(len(rows))))
-        hold("_num_rows", rows)
-        hold("_feature_starts", list(accumulate(rows, initial=0))[:-1])
-        hold("_order_starts", self._order_start_list)
-        hold("_block_layout", self._packing.block_layout)
-        hold("_feature_layout", self._packing.feature_layout(self._order_start_list))
-        for width, blocks in self._packing.whole.items():
-            columns = [block.feature for block in blocks]
-            places = {feature: place for place, feature in enumerate(columns)}
-            hold(f"_columns_{width}", columns)
-            hold(f"_shifts_{width}", [block.shift for block in blocks])
-            hold(f"_positions_{width}", [places.get(f, -1) for f in range(len(rows))])
+    def _hold_layout(self) -> None:
+        """Describe blocks and features, for plain PyTorch and for the kernels, which work on the CPU."""
+        self._held_indices = Indices.of(self._packing, self._order_starts, self._first_table.device)
+        layouts = self._packing.block_layout, self._packing.feature_layout(self._order_starts)
+        self._block_layout, self._feature_layout = (
+            torch.tensor(layout, dtype=torch.int64, device="cpu") for layout in layouts
+        )
 
 
 def _describe_row(packing: Packing, names: tuple[str, ...], width: int, table_row: int) -> str:

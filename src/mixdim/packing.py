@@ -5,7 +5,10 @@ Rows are numbered through all features: row `feature_start + rank` of the layer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, groupby
 
 from mixdim.plan import Plan
 
@@ -49,37 +52,43 @@ class Packing:
     blocks: tuple[PackedBlock, ...]
     table_rows: dict[int, int]  # rows of the table of each width, widest first
     num_projections: dict[int, int]  # of each width that needs any: a block of full width does not
-    whole: dict[int, tuple[PackedBlock, ...]]
-    bands: dict[int, tuple[PackedBlock, ...]]
+    whole: dict[int, list[PackedBlock]]
+    bands: dict[int, list[PackedBlock]]
 
     def feature_row(self, width: int, table_row: int) -> tuple[int, int]:
         """The feature that a row of the table of some width belongs to, and its rank there."""
         for block in self.blocks:
             if block.dim == width and block.first_row <= table_row < block.first_row + block.size:
-                first = min(other.start for other in self.blocks if other.feature == block.feature)
+                first = self.of_feature[block.feature][0].start
                 return block.feature, table_row - block.shift - first
         raise IndexError(f"the table of width {width} has no row {table_row}")
 
+    @cached_property
+    def of_feature(self) -> list[list[PackedBlock]]:
+        """The blocks of each feature, from popular to rare."""
+        return [list(blocks) for _, blocks in groupby(self.blocks, key=lambda block: block.feature)]
+
+    @property
+    def feature_rows(self) -> list[int]:
+        """Rows of each feature."""
+        return [blocks[-1].end - blocks[0].start for blocks in self.of_feature]
+
     @property
     def block_layout(self) -> list[tuple[int, ...]]:
-        """The blocks as the kernels read them: see `kernels.lookup.BLOCK_COLUMNS`."""
+        """The blocks as the kernels read them: see `kernels.structs.BLOCK_COLUMNS`."""
         numbers = {width: number for number, width in enumerate(self.table_rows)}
-        starts: dict[int, int] = {}
         layout: list[tuple[int, ...]] = []
         for block in self.blocks:
-            start = block.start - starts.setdefault(block.feature, block.start)
+            start = block.start - self.of_feature[block.feature][0].start
             place = (numbers[block.dim], block.first_row, block.slot)
             layout.append((block.feature, start, start + block.size, *place))
         return layout
 
-    def feature_layout(self, order_starts: list[int]) -> list[tuple[int, ...]]:
-        """The features as the kernels read them: see `kernels.lookup.FEATURE_COLUMNS`."""
-        layout: list[tuple[int, ...]] = []
-        for feature, order_start in enumerate(order_starts):
-            numbers = [n for n, block in enumerate(self.blocks) if block.feature == feature]
-            rows = sum(self.blocks[n].size for n in numbers)
-            layout.append((rows, numbers[0], len(numbers), order_start))
-        return layout
+    def feature_layout(self, order_starts: Sequence[int]) -> list[tuple[int, ...]]:
+        """The features as the kernels read them: see `kernels.structs.FEATURE_COLUMNS`."""
+        num_blocks = [len(blocks) for blocks in self.of_feature]
+        first_blocks = accumulate(num_blocks, initial=0)
+        return list(zip(self.feature_rows, first_blocks, num_blocks, order_starts, strict=False))
 
 
 def pack(plan: Plan) -> Packing:
@@ -92,8 +101,8 @@ def pack(plan: Plan) -> Packing:
 
     next_row: dict[int, int] = {}
     next_slot: dict[int, int] = {}
-    whole: dict[int, tuple[PackedBlock, ...]] = {}
-    bands: dict[int, tuple[PackedBlock, ...]] = {}
+    whole: dict[int, list[PackedBlock]] = {}
+    bands: dict[int, list[PackedBlock]] = {}
     for feature_number, start, block in sorted(places, key=lambda place: is_band[place[0]]):
         packed = PackedBlock(
             feature=feature_number,
@@ -106,7 +115,7 @@ def pack(plan: Plan) -> Packing:
         next_row[block.dim] = packed.first_row + packed.size
         next_slot[block.dim] = packed.slot + 1
         group, key = (bands, feature_number) if is_band[feature_number] else (whole, block.dim)
-        group[key] = (*group.get(key, ()), packed)
+        group.setdefault(key, []).append(packed)
     blocks = [block for group in (*whole.values(), *bands.values()) for block in group]
     blocks.sort(key=lambda block: block.start)
     widths = sorted(next_row, reverse=True)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from mixdim.embedding import MixedDimEmbedding
 from mixdim.ids import require_integers
-from mixdim.kernels.scores import Side
 from mixdim.kernels.scores import dot_scores as kernel_scores
+from mixdim.kernels.structs import Lookup
 
 
 def dot_scores(
@@ -43,6 +43,8 @@ def dot_scores(
     ):
         return (users(user_ids) * items(item_ids)).sum(-1)
     # Rows and columns of all blocks' projections; a block of full width stands for the identity.
-    gram = users.projection_rows() @ items.projection_rows().t()
-    sides = Side(user_ids, users.kernel_arguments()), Side(item_ids, items.kernel_arguments())
-    return kernel_scores(*sides, gram)
+    # In float64: PyTorch adds up in an order that depends on the number of threads.
+    gram = (users.projection_rows().double() @ items.projection_rows().double().t()).float()
+    user_side = Lookup(user_ids[:, None], None, None, users.kernel_arguments())
+    item_side = Lookup(item_ids[:, None], None, None, items.kernel_arguments())
+    return kernel_scores(user_side, item_side, gram)

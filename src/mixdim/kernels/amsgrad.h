@@ -13,14 +13,25 @@ constexpr float kLargestFloat = FLT_MAX;
 constexpr int64_t kChunk = 4096;  // numbers of a dense parameter that are updated together
 
 // One parameter, laid out by optimizer.py: the rows that `gradient` (count, width) belongs to, or null for
-// all of it; the state of the parameter's shape; and the numbers of the step.
+// all of it; the state of the parameter's shape, `limit` rows; and the numbers of the step.
 struct Update {
   const int64_t* rows;
   const float* gradient;
-  int64_t count, width;
+  int64_t count, width, limit;
   float *weight, *mean, *square, *largest;
   double step_size, rest1, beta2, correction2_sqrt, eps;
 };
+
+// Whether the rows rise and are rows of the parameter: a row that came twice would be two threads' at once.
+inline bool rows_fit(const Update& update) {
+  if (!update.rows) return update.count == update.limit;
+  int64_t before = -1, wrong = 0;
+  for (int64_t i = 0; i < update.count; ++i) {
+    wrong += update.rows[i] <= before || update.rows[i] >= update.limit;
+    before = update.rows[i];
+  }
+  return wrong == 0;
+}
 
 inline void prefetch_row(const Update& update, int64_t at) {
   for (const float* array : {update.weight, update.mean, update.square, update.largest}) {

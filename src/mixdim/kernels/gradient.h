@@ -41,35 +41,34 @@ struct Run {
   int64_t first, count, uniques;
 };
 
-void sort_feature(const Layer& layer, const Ids& ids, int64_t f, uint32_t* rows, uint32_t* values, Run* runs) {
+// Sorts the values of one feature by block and row. Returns kFine, or the position of an id out of range.
+int64_t sort_feature(const Layer& layer, const Ids& ids, int64_t f, uint32_t* rows, uint32_t* values, Run* runs) {
   const Feature& feature = layer.features[f];
   const int64_t begin = ids.offsets ? ids.offsets[f * ids.batch] : f * ids.batch;
-  const int64_t end = ids.offsets ? ids.offsets[(f + 1) * ids.batch] : begin + ids.batch;
-  const auto id_at = [&](int64_t v) {
-    return ids.offsets ? ids.value(v) : ids.value((v - begin) * layer.num_features + f);
-  };
-  std::vector<int64_t> next(feature.num_blocks + 1, 0);
-  std::vector<uint32_t> spare;
-  int64_t row = 0;
-  if (feature.num_blocks > 1 || layer.has_padding) {
-    for (int64_t v = begin; v < end; ++v) {
-      const int64_t b = find(layer, feature, id_at(v), &row);
-      if (b >= 0) ++next[b - feature.first_block + 1];
-    }
-  } else {
-    next[1] = end - begin;
+  const int64_t count = ids.offsets ? ids.offsets[(f + 1) * ids.batch] - begin : ids.batch;
+  std::vector<int64_t> ends(feature.num_blocks, 0);  // of each block: first its values, then where they end
+  std::vector<int32_t> block_of(count);
+  std::vector<uint32_t> row_of(count), spare;
+  for (int64_t v = 0; v < count; ++v) {  // every id is read once: what is checked is what is used
+    const int64_t at = ids.offsets ? begin + v : v * layer.num_features + f;
+    int64_t row = 0;
+    const int64_t b = find(layer, feature, ids.value(at), &row);
+    if (b == kBad) return at;
+    block_of[v] = b == kPadding ? -1 : static_cast<int32_t>(b - feature.first_block);
+    row_of[v] = static_cast<uint32_t>(row);
+    if (b != kPadding) ++ends[block_of[v]];
   }
-  next[0] = begin;
+  int64_t next = begin;
   for (int64_t b = 0; b < feature.num_blocks; ++b) {
-    runs[feature.first_block + b] = {next[b], next[b + 1], 0};
-    next[b + 1] += next[b];
+    runs[feature.first_block + b] = {next, ends[b], 0};
+    next += ends[b];
+    ends[b] = next - ends[b];
   }
-  for (int64_t v = begin; v < end; ++v) {
-    const int64_t b = find(layer, feature, id_at(v), &row);
-    if (b < 0) continue;
-    const int64_t at = next[b - feature.first_block]++;
-    rows[at] = static_cast<uint32_t>(row);
-    values[at] = static_cast<uint32_t>(v - begin);
+  for (int64_t v = 0; v < count; ++v) {
+    if (block_of[v] < 0) continue;
+    const int64_t to = ends[block_of[v]]++;
+    rows[to] = row_of[v];
+    values[to] = static_cast<uint32_t>(v);
   }
   for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
     Run& run = runs[b];
@@ -79,6 +78,7 @@ void sort_feature(const Layer& layer, const Ids& ids, int64_t f, uint32_t* rows,
       run.uniques += i == run.first || rows[i] != rows[i - 1];
     }
   }
+  return kFine;
 }
 
 constexpr int64_t kAhead = 12;  // values on their way from memory

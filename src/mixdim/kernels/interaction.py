@@ -9,14 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mixdim.kernels.library import call
-from mixdim.kernels.lookup import (
-    LayerArguments,
-    LayerStructs,
-    layer_gradients,
-    raise_index_error,
-    table_gradient,
-)
+from mixdim.kernels.library import call, outside_of_graphs
+from mixdim.kernels.lookup import weight_gradients
+from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup
 
 
 def _struct(dense: Tensor, vectors: Tensor) -> np.ndarray:
@@ -69,39 +64,40 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
 dot_interaction.register_autograd(_backward, setup_context=_setup_context)
 
 
+@outside_of_graphs
 def lookup_interaction(dense: Tensor, ids: Tensor, layer: LayerArguments) -> Tensor:
     """Look ids (B, F) up and let them interact, without ever storing their vectors. Eager code only."""
     parameters = (*layer.tables, *layer.projections)
-    return _LookupInteraction.apply(ids, layer, dense, *parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
+    return _LookupInteraction.apply(Lookup(ids, None, None, layer), dense, *parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _LookupInteraction(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, ids: Tensor, layer: LayerArguments, dense: Tensor, *parameters: Tensor
-    ) -> Tensor:
-        ctx.structs = LayerStructs(ids, None, None, layer)
-        dense = dense.contiguous()
-        ctx.save_for_backward(dense, *parameters)
+    def forward(ctx: Any, asked: Lookup, dense: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.layer = layer = asked.unchangeable()
+        ctx.save_for_backward(dense, *asked.changeable())
+        structs, dense = LayerStructs(asked), dense.contiguous()
         num_features = len(layer.features)
-        out = torch.empty(len(ids), layer.base_dim + num_features * (num_features + 1) // 2)
-        if call("mixdim_lookup_interact", ctx.structs.layer, ctx.structs.ids, dense, out) >= 0:
-            raise_index_error(ctx.structs, None)
+        out = torch.empty(len(asked.ids), layer.base_dim + num_features * (num_features + 1) // 2)
+        structs.raise_if_wrong(call("mixdim_lookup_interact", structs.layer, structs.ids, dense, out))
         return out
 
     @staticmethod
     @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        dense, *parameters = ctx.saved_tensors
-        structs, layer = ctx.structs, ctx.structs.arguments
-        dense_gradient = torch.empty_like(dense)
-        vectors_gradient = call("mixdim_scratch", structs.num_values * layer.base_dim)
-        gradient = gradients[0].contiguous()
-        arguments = (structs.layer, structs.ids, dense, gradient, dense_gradient, vectors_gradient)
-        call("mixdim_lookup_interact_back", *arguments)
-        touched, projections = layer_gradients(structs, vectors_gradient)
-        table_gradients = [
-            table_gradient(table, *pair, sparse=layer.sparse)
-            for table, pair in zip(parameters, touched, strict=False)  # then come the projections
-        ]
-        return (None, None, dense_gradient, *table_gradients, *projections)
+        dense, *kept = ctx.saved_tensors
+        return (None, *_backward_of(Lookup.of_kept(ctx.layer, kept), dense, gradients[0]))
+
+
+@outside_of_graphs
+def _backward_of(asked: Lookup, dense: Tensor, gradient: Tensor) -> list[Tensor]:
+    """The gradients of the dense vectors, of all tables, and of all projections."""
+    structs, dense, gradient = LayerStructs(asked), dense.contiguous(), gradient.contiguous()
+    dense_gradient = torch.empty_like(dense)
+    numbers = structs.num_values * asked.layer.base_dim
+    vectors_gradient = call("mixdim_scratch", numbers)
+    if numbers and not vectors_gradient:
+        raise MemoryError(f"no memory for the gradients of {structs.num_values:,} vectors")
+    arguments = (structs.layer, structs.ids, dense, gradient, dense_gradient, vectors_gradient)
+    structs.raise_if_wrong(call("mixdim_lookup_interact_back", *arguments))
+    return [dense_gradient, *weight_gradients(structs, vectors_gradient)]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import sys
 import warnings
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +18,10 @@ from torch import Tensor
 
 SWITCH = "MIXDIM_KERNELS"
 LEVELS = {"avx2": ("AVX2", "AVX512"), "generic": None}  # the processor levels that each build needs
+INTERFACE = 2  # of native.cpp: a build of another version of mixdim reads other structs
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Loaded(NamedTuple):
@@ -46,9 +53,18 @@ def _load() -> Loaded:
 def _open(name: str, path: str) -> Loaded:
     try:
         _share_openmp()
-        return Loaded(ctypes.CDLL(path), f"the {name} build, {path}")
+        library = ctypes.CDLL(path)
     except OSError as error:
         return Loaded(None, f"the {name} build does not load: {error}")
+    try:
+        interface = library.mixdim_interface(ctypes.c_int64(0))
+    except AttributeError:
+        interface = None
+    if interface != INTERFACE:
+        return Loaded(
+            None, f"the {name} build, {path}, is of another version of mixdim: install it again"
+        )
+    return Loaded(library, f"the {name} build, {path}")
 
 
 def _share_openmp() -> None:
@@ -74,12 +90,31 @@ def call(name: str, *arguments: int | np.ndarray | Tensor | None) -> int:
     if function.argtypes is None:
         function.restype = ctypes.c_int64
         function.argtypes = [ctypes.c_int64] * (len(arguments) + 1)
-    return function(*map(_address, arguments), torch.get_num_threads())
+    return function(*map(address, arguments), torch.get_num_threads())
 
 
-def _address(value: int | np.ndarray | Tensor | None) -> int:
+def address(value: int | np.ndarray | Tensor | None) -> int:
+    """Where an array begins; a number is itself, nothing is null."""
     if isinstance(value, Tensor):
         return value.data_ptr()
     if isinstance(value, np.ndarray):
         return value.__array_interface__["data"][0]
     return value or 0
+
+
+def outside_of_graphs(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep torch.compile out of a function and of what it calls: in a graph there are no addresses.
+
+    `torch.compiler.disable` would do, but imports the compiler, for more than a second, at once.
+    """
+
+    @cache
+    def disabled() -> Callable[P, R]:
+        return torch.compiler.disable(function)
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        loaded = "torch._dynamo" in sys.modules
+        return (disabled() if loaded else function)(*args, **kwargs)
+
+    return run

@@ -6,7 +6,9 @@
 
 namespace mixdim {
 
-// All structs are laid out as rows of int64 by ops.py.
+// All structs are laid out as rows of int64 by structs.py, which checks that tables, projections and orders are
+// as large as their layer says. What comes from a user's tensors, ids and offsets, is checked here, in every call
+// that reads by it: it may have changed since the last one.
 
 struct Block {
   int64_t start, end, width;  // ranks of the feature, and how wide they are stored
@@ -33,6 +35,7 @@ struct Ids {
   int64_t batch;
   const int64_t* offsets;  // (F * B + 1), or null for single ids (B, F)
   const float* weights;    // one for each value of a bag, or null
+  int64_t num_values;
 
   int64_t value(int64_t i) const {
     return is_64 ? static_cast<const int64_t*>(values)[i] : static_cast<const int32_t*>(values)[i];
@@ -40,6 +43,17 @@ struct Ids {
 };
 
 constexpr int64_t kPadding = -1, kBad = -2;
+constexpr int64_t kFine = -1, kBadOffsets = -2;  // what kernels return, if not the position of an id out of range
+
+// Whether the ids are as many as their batch says, and offsets rise from 0 to the number of values.
+inline bool fits(const Layer& layer, const Ids& ids) {
+  const int64_t bags = layer.num_features * ids.batch;
+  if (!ids.offsets) return ids.num_values == bags;
+  if (ids.offsets[0] != 0 || ids.offsets[bags] != ids.num_values) return false;
+  int64_t falls = 0;
+  for (int64_t i = 0; i < bags; ++i) falls += ids.offsets[i + 1] < ids.offsets[i];
+  return falls == 0;
+}
 
 // The block that an id of a feature lies in, and its row there; kPadding or kBad if there is none.
 inline int64_t find(const Layer& layer, const Feature& feature, int64_t id, int64_t* row) {

@@ -5,79 +5,15 @@ Knows nothing about modules. Letters as in native.cpp: B samples, F features, V 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mixdim.ids import check_ids
-from mixdim.kernels.library import call
-
-# Columns of the int64 tensors that describe a layer.
-BLOCK_COLUMNS = ("feature", "start", "end", "width_number", "first_row", "slot")
-FEATURE_COLUMNS = ("rows", "first_block", "num_blocks", "order_start")
-
-
-class LayerArguments(NamedTuple):
-    """What an operator is told about a layer, in the order of its arguments."""
-
-    tables: list[Tensor]  # widest first: (rows, width)
-    projections: list[Tensor]  # of the tables that need one: (blocks, width, base_dim)
-    rank_of_id: Tensor | None
-    blocks: Tensor  # see BLOCK_COLUMNS
-    features: Tensor  # see FEATURE_COLUMNS
-    base_dim: int
-    padding_id: int | None
-    sparse: bool
-    names: str
-
-
-class LayerStructs:
-    """A layer and its ids as the kernels read them; keeps alive what the structs point to."""
-
-    def __init__(
-        self, ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, layer: LayerArguments
-    ) -> None:
-        self.arguments = layer
-        self.blocks, self.features = layer.blocks.numpy(), layer.features.numpy()
-        self.widths = np.array([table.shape[1] for table in layer.tables])
-        _, starts, ends, number, first_row, slot = self.blocks.T
-        table_at = np.array([table.data_ptr() for table in layer.tables])
-        # A table of full width comes first and has no projection.
-        self.lead = len(layer.tables) - len(layer.projections)
-        projection_at = np.array([0] * self.lead + [p.data_ptr() for p in layer.projections])
-        width = self.widths[number]
-        self.block_structs = np.empty((len(self.blocks), 5), np.int64)
-        self.block_structs[:, 0], self.block_structs[:, 1], self.block_structs[:, 2] = (
-            starts,
-            ends,
-            width,
-        )
-        self.block_structs[:, 3] = table_at[number] + 4 * first_row * width
-        self.block_structs[:, 4] = projection_at[number] + 4 * slot * width * layer.base_dim
-        self.block_structs[number < self.lead, 4] = 0
-        self.feature_structs = self.features.copy()
-        order = self.features[:, 3]
-        rank_at = 0 if layer.rank_of_id is None else layer.rank_of_id.data_ptr()
-        self.feature_structs[:, 3] = np.where(order >= 0, rank_at + 4 * order, 0)
-        self.num_values = ids.numel()
-        self.batch = len(ids) if offsets is None else (len(offsets) - 1) // len(self.features)
-        self.layer = np.array(
-            [
-                self.feature_structs.ctypes.data,
-                self.block_structs.ctypes.data,
-                len(self.features),
-                len(self.blocks),
-                layer.base_dim,
-                layer.padding_id or 0,
-                layer.padding_id is not None,
-            ]
-        )
-        self.kept = [t if t is None else t.contiguous() for t in (ids, offsets, row_weights)]
-        at = [0 if t is None else t.data_ptr() for t in self.kept]
-        self.ids = np.array([at[0], ids.dtype == torch.int64, self.batch, at[1], at[2]])
+from mixdim.kernels.library import call, outside_of_graphs
+from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup, bags_of, check_layout
 
 
 class Sorted:
@@ -107,70 +43,33 @@ class RowGradients:
             self.structs[mine, 1] = values.data_ptr() + values.itemsize * width * starts
             self.tables.append((rows, values))
 
-
-def _forward(structs: LayerStructs, offsets: Tensor | None) -> Tensor:
-    """Look up or sum, or raise an IndexError for an id out of range."""
-    out = torch.empty(structs.batch, len(structs.features), structs.arguments.base_dim)
-    if call("mixdim_lookup", structs.layer, structs.ids, out) >= 0:
-        raise_index_error(structs, offsets)
-    return out
-
-
-def raise_index_error(structs: LayerStructs, offsets: Tensor | None) -> None:
-    """Find the id that a kernel found out of range, and say the same as the plain path."""
-    layer, ids = structs.arguments, structs.kept[0]
-    assert ids is not None
-    features = torch.arange(len(structs.features))
-    if offsets is not None:
-        features = _bags_of(offsets) // max(structs.batch, 1)
-    check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names, features=features)
-    raise damaged_order()
+    def of_tables(self, layer: LayerArguments) -> list[Tensor]:
+        """The gradients of whole tables, once a kernel has filled in those of the touched rows."""
+        pairs = zip(layer.tables, self.tables, strict=True)
+        if layer.sparse:
+            options: dict[str, Any] = {"is_coalesced": True, "check_invariants": False}
+            return [torch.sparse_coo_tensor(r[None], v, t.shape, **options) for t, (r, v) in pairs]
+        return [torch.zeros_like(t).index_copy_(0, r, v) for t, (r, v) in pairs]
 
 
-def damaged_order() -> IndexError:
-    """All ids are in range, and yet a row was not."""
-    return IndexError("the order that this layer holds (rank_of_id) is damaged: load its state again")
-
-
-def layer_gradients(
-    structs: LayerStructs, gradient: Tensor | int, offsets: Tensor | None = None
-) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """Of each table the touched rows, ascending, and their gradients; then those of projections."""
+def weight_gradients(structs: LayerStructs, gradient: Tensor | int) -> list[Tensor]:
+    """From the gradient of the vectors (B, F, D) to those of all tables, then of all projections."""
     ids = Sorted(structs)
-    call("mixdim_sort", structs.layer, structs.ids, ids.rows, ids.values, ids.runs)
-    gradients = RowGradients(structs, ids)
-    _, _, _, number, _, slot = structs.blocks.T
-    projections = [torch.empty_like(projection) for projection in structs.arguments.projections]
+    wrong = call("mixdim_sort", structs.layer, structs.ids, ids.rows, ids.values, ids.runs)
+    structs.raise_if_wrong(wrong)
+    to = RowGradients(structs, ids)
+    layer, (_, _, _, number, _, slot) = structs.arguments, structs.blocks.T
+    projections = [torch.empty_like(projection) for projection in layer.projections]
     for n, projection in enumerate(projections, start=structs.lead):
         mine = np.flatnonzero(number == n)
-        gradients.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * slot[mine]
-    samples = None if offsets is None else (_bags_of(offsets) % max(structs.batch, 1)).to(torch.int32)
-    call(
-        "mixdim_backward",
-        structs.layer,
-        structs.ids,
-        ids.runs,
-        ids.rows,
-        ids.values,
-        samples,
-        gradient,
-        gradients.structs,
-    )
-    return gradients.tables, projections
-
-
-def _bags_of(offsets: Tensor) -> Tensor:
-    """The number of the bag that each value is in."""
-    return torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff())
-
-
-def table_gradient(table: Tensor, rows: Tensor, values: Tensor, *, sparse: bool) -> Tensor:
-    """The gradient of a table from that of its touched rows."""
-    if not sparse:
-        return torch.zeros_like(table).index_copy(0, rows, values)
-    return torch.sparse_coo_tensor(
-        rows[None], values, table.shape, is_coalesced=True, check_invariants=False
-    )
+        to.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * slot[mine]
+    samples = None
+    if structs.offsets is not None:
+        samples = (bags_of(structs.offsets) % max(structs.batch, 1)).to(torch.int32)
+    sorted_ids = (ids.runs, ids.rows, ids.values, samples)
+    wrong = call("mixdim_backward", structs.layer, structs.ids, *sorted_ids, gradient, to.structs)
+    structs.raise_if_wrong(wrong)
+    return [*to.of_tables(layer), *projections]
 
 
 def lookup(
@@ -178,36 +77,41 @@ def lookup(
 ) -> Tensor:
     """Look up single ids (B, F), or sum bags of V ids, feature-major: -> (B, F, base_dim)."""
     if torch.compiler.is_compiling():
-        return lookup_operator(ids, offsets, row_weights, *layer)
+        return lookup_operator(ids, offsets, row_weights, *layer[:-1])
     # An operator costs eager code a tenth of a millisecond more than a function does.
-    return _Lookup.apply(ids, offsets, row_weights, layer, *layer.tables, *layer.projections)  # type: ignore[no-untyped-call]  # torch has no type for it
+    return _eager_lookup(Lookup(ids, offsets, row_weights, layer))
+
+
+@outside_of_graphs
+def _eager_lookup(asked: Lookup) -> Tensor:
+    return _Lookup.apply(asked, *asked.layer.tables, *asked.layer.projections)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        ids: Tensor,
-        offsets: Tensor | None,
-        row_weights: Tensor | None,
-        layer: LayerArguments,
-        *parameters: Tensor,
-    ) -> Tensor:
-        ctx.structs, ctx.offsets = LayerStructs(ids, offsets, row_weights, layer), offsets
-        ctx.save_for_backward(*parameters)  # so that PyTorch notices if they change in between
-        return _forward(ctx.structs, offsets)
+    def forward(ctx: Any, asked: Lookup, *parameters: Tensor) -> Tensor:
+        ctx.layer = asked.unchangeable()
+        ctx.save_for_backward(*asked.changeable())
+        return _forward(asked)
 
     @staticmethod
     @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        tables = ctx.saved_tensors[: len(ctx.structs.arguments.tables)]
-        touched, projections = layer_gradients(ctx.structs, gradients[0].contiguous(), ctx.offsets)
-        sparse = ctx.structs.arguments.sparse
-        table_gradients = [
-            table_gradient(table, *pair, sparse=sparse)
-            for table, pair in zip(tables, touched, strict=True)
-        ]
-        return (None, None, None, None, *table_gradients, *projections)
+        return (None, *_backward(Lookup.of_kept(ctx.layer, ctx.saved_tensors), gradients[0]))
+
+
+def _forward(asked: Lookup) -> Tensor:
+    """Look up or sum, or raise an IndexError for an id out of range."""
+    structs = LayerStructs(asked)
+    out = torch.empty(structs.batch, len(structs.features), asked.layer.base_dim)
+    structs.raise_if_wrong(call("mixdim_lookup", structs.layer, structs.ids, out))
+    return out
+
+
+@outside_of_graphs
+def _backward(asked: Lookup, gradient: Tensor) -> list[Tensor]:
+    """The gradients of all tables, then those of all projections."""
+    return weight_gradients(LayerStructs(asked), gradient.contiguous())
 
 
 @torch.library.custom_op("mixdim::lookup", mutates_args=())
@@ -222,14 +126,12 @@ def lookup_operator(
     features: Tensor,
     base_dim: int,
     padding_id: int | None,
-    sparse: bool,
     names: str,
 ) -> Tensor:
-    """The same for graphs: after three arguments come those of `LayerArguments`."""
-    layer = LayerArguments(
-        tables, projections, rank_of_id, blocks, features, base_dim, padding_id, sparse, names
-    )
-    return _forward(LayerStructs(ids, offsets, row_weights, layer), offsets)
+    """The same for graphs: after three arguments come those of `LayerArguments`, without the last."""
+    weights = (tables, projections, rank_of_id)
+    asked = _asked(ids, offsets, row_weights, *weights, blocks, features, base_dim, padding_id, names)
+    return _forward(asked)
 
 
 @lookup_operator.register_fake
@@ -244,7 +146,6 @@ def _(
     features: Tensor,
     base_dim: int,
     padding_id: int | None,
-    sparse: bool,
     names: str,
 ) -> Tensor:
     num_features = features.shape[0]
@@ -252,6 +153,7 @@ def _(
     return tables[0].new_empty(batch, num_features, base_dim)
 
 
+# Gradients are dense here: a graph cannot hold a tensor whose length depends on the ids.
 @torch.library.custom_op("mixdim::lookup_backward", mutates_args=())
 def lookup_backward(
     gradient: Tensor,
@@ -265,14 +167,12 @@ def lookup_backward(
     features: Tensor,
     base_dim: int,
     padding_id: int | None,
+    names: str,
 ) -> list[Tensor]:
-    """Return touched rows and gradients of table 0, of table 1, ..., then those of projections."""
-    layer = LayerArguments(
-        tables, projections, rank_of_id, blocks, features, base_dim, padding_id, True, ""
-    )
-    structs = LayerStructs(ids, offsets, row_weights, layer)
-    touched, projection_gradients = layer_gradients(structs, gradient.contiguous(), offsets)
-    return [tensor for pair in touched for tensor in pair] + projection_gradients
+    """Return the gradients of all tables, then those of all projections."""
+    weights = (tables, projections, rank_of_id)
+    asked = _asked(ids, offsets, row_weights, *weights, blocks, features, base_dim, padding_id, names)
+    return _backward(asked, gradient)
 
 
 @lookup_backward.register_fake
@@ -288,31 +188,34 @@ def _(
     features: Tensor,
     base_dim: int,
     padding_id: int | None,
+    names: str,
 ) -> list[Tensor]:
-    results = []
-    for table in tables:
-        touched = torch.library.get_ctx().new_dynamic_size()
-        results += [ids.new_empty(touched, dtype=torch.int64), table.new_empty(touched, table.shape[1])]
-    return results + [torch.empty_like(projection) for projection in projections]
+    return [torch.empty_like(weight) for weight in (*tables, *projections)]
+
+
+def _asked(ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, *layer: Any) -> Lookup:
+    """What an operator is asked; its graph may come from a file, so it is not believed."""
+    described = LayerArguments._make([*layer, False])
+    check_layout(described)
+    return Lookup(ids, offsets, row_weights, described)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ids, offsets, row_weights, tables, projections, rank_of_id, blocks, features = inputs[:8]
-    ctx.base_dim, ctx.padding_id, ctx.sparse = inputs[8:11]
-    ctx.num_tables = len(tables)
-    ctx.save_for_backward(ids, offsets, row_weights, rank_of_id, blocks, features, *tables, *projections)
+    ids, offsets, row_weights, *layer = inputs
+    asked = Lookup(ids, offsets, row_weights, LayerArguments._make([*layer, False]))
+    *_, ctx.base_dim, ctx.padding_id, ctx.names = layer
+    ctx.num_tables = len(asked.layer.tables)
+    ctx.save_for_backward(asked.layer.blocks, asked.layer.features, *asked.changeable())
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    ids, offsets, row_weights, rank_of_id, blocks, features, *weights = ctx.saved_tensors
+def _operator_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    blocks, features, ids, offsets, row_weights, rank_of_id, *weights = ctx.saved_tensors
     tables, projections = weights[: ctx.num_tables], weights[ctx.num_tables :]
-    layer = (tables, projections, rank_of_id, blocks, features, ctx.base_dim, ctx.padding_id)
-    results = lookup_backward(gradient, ids, offsets, row_weights, *layer)
-    rows, values = results[0 : 2 * len(tables) : 2], results[1 : 2 * len(tables) : 2]
-    table_gradients = [
-        table_gradient(*entry, sparse=ctx.sparse) for entry in zip(tables, rows, values, strict=True)
-    ]
-    return (None, None, None, table_gradients, results[2 * len(tables) :], *[None] * 7)
+    described = (blocks, features, ctx.base_dim, ctx.padding_id, ctx.names)
+    found = lookup_backward(
+        gradient, ids, offsets, row_weights, tables, projections, rank_of_id, *described
+    )
+    return (None, None, None, found[: len(tables)], found[len(tables) :], *[None] * 6)
 
 
-lookup_operator.register_autograd(_backward, setup_context=_setup_context)
+lookup_operator.register_autograd(_operator_backward, setup_context=_setup_context)

@@ -7,6 +7,7 @@
 // Letters: B samples, F features, D = base_dim, a block has width d. A "padded" row is rounded up to a
 // whole number of vectors and filled with zeros.
 
+#include <new>
 #include <utility>
 
 #include "amsgrad.h"
@@ -25,6 +26,7 @@ int64_t for_tiles(const Layer& layer, const Ids& ids, const float* dense, int64_
   const std::vector<Padded> packed = pack_projections(layer);
   const int64_t tiles = (ids.batch + kTile - 1) / kTile, sample_size = layer.num_features * layer.base_dim;
   int64_t first_bad = INT64_MAX;
+  if (!fits(layer, ids)) return kBadOffsets;
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> vectors(kTile * sample_size);
@@ -45,15 +47,22 @@ int64_t for_tiles(const Layer& layer, const Ids& ids, const float* dense, int64_
 #pragma omp critical
     first_bad = std::min(first_bad, bad);
   }
-  return first_bad == INT64_MAX ? -1 : first_bad;
+  return first_bad == INT64_MAX ? kFine : first_bad;
 }
 
 }  // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// Looks up single ids or sums bags into out (B, F, D). Returns -1, or the position of an id out of range.
+// A number for the structs and functions of this file: library.py refuses a build that has another.
+EXPORT int64_t mixdim_interface(int64_t) { return 2; }
+
+// Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
+// written by then means nothing.
+
+// Looks up single ids or sums bags into out (B, F, D).
 EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int64_t threads) {
+  if (!fits(*layer, *ids)) return kBadOffsets;
   const std::vector<Padded> packed = pack_projections(*layer);
   const int64_t tiles = (ids->batch + kTile - 1) / kTile;
   int64_t first_bad = INT64_MAX;
@@ -77,20 +86,27 @@ EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int
 #pragma omp critical
     first_bad = std::min(first_bad, bad);
   }
-  return first_bad == INT64_MAX ? -1 : first_bad;
+  return first_bad == INT64_MAX ? kFine : first_bad;
 }
 
 // Sorts the values of every block by row. rows, values: one entry for each value; runs: one for each block.
-EXPORT void mixdim_sort(const Layer* layer, const Ids* ids, uint32_t* rows, uint32_t* values, Run* runs,
-                        int64_t threads) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t f = 0; f < layer->num_features; ++f) sort_feature(*layer, *ids, f, rows, values, runs);
+EXPORT int64_t mixdim_sort(const Layer* layer, const Ids* ids, uint32_t* rows, uint32_t* values, Run* runs,
+                           int64_t threads) {
+  if (!fits(*layer, *ids)) return kBadOffsets;
+  int64_t bad = kFine;
+#pragma omp parallel for schedule(dynamic, 1) reduction(max : bad) num_threads(threads)
+  for (int64_t f = 0; f < layer->num_features; ++f) {
+    bad = std::max(bad, sort_feature(*layer, *ids, f, rows, values, runs));
+  }
+  return bad;
 }
 
-// From the gradient of the output (B, F, D) to those of the touched rows and of the projections.
-EXPORT void mixdim_backward(const Layer* layer, const Ids* ids, const Run* runs, const uint32_t* rows,
-                            const uint32_t* values, const uint32_t* samples, const float* gradient,
-                            const BlockGradient* to, int64_t threads) {
+// From the gradient of the output (B, F, D) to those of the touched rows and of the projections. Rows, values and
+// runs are what mixdim_sort wrote.
+EXPORT int64_t mixdim_backward(const Layer* layer, const Ids* ids, const Run* runs, const uint32_t* rows,
+                               const uint32_t* values, const uint32_t* samples, const float* gradient,
+                               const BlockGradient* to, int64_t threads) {
+  if (!fits(*layer, *ids)) return kBadOffsets;
   // The costly blocks first, so that no thread is left with one at the end.
   std::vector<std::pair<int64_t, int64_t>> tasks;  // (cost, block)
   std::vector<int64_t> feature_of(layer->num_blocks);
@@ -109,12 +125,14 @@ EXPORT void mixdim_backward(const Layer* layer, const Ids* ids, const Run* runs,
     const int64_t b = tasks[task].second, f = feature_of[b];
     backward_block(*layer, *ids, f, b, runs[b], rows, values, samples, gradient, to[b]);
   }
+  return kFine;
 }
 
-// Updates all parameters of all tasks. Returns -1, or the first task whose gradient is not finite; then
-// nothing has changed.
+// Updates all parameters of all tasks. Returns -1, the first task whose gradient is not finite, or -2 - the first
+// whose rows are not rows of its parameter, each once, ascending; then nothing has changed.
 EXPORT int64_t mixdim_amsgrad(const Update* updates, int64_t count, int64_t threads) {
   for (int64_t u = 0; u < count; ++u) {
+    if (!rows_fit(updates[u])) return -2 - u;
     const int64_t length = updates[u].count * updates[u].width;
     int64_t wrong = 0;
 #pragma omp parallel for schedule(static) reduction(+ : wrong) num_threads(threads) if (length > 1 << 15)
@@ -157,8 +175,7 @@ EXPORT void mixdim_interact_back(const Interaction* from, const float* gradient,
   }
 }
 
-// Looks up and interacts tile by tile: the vectors never leave the cache. Returns -1, or the position of an
-// id out of range.
+// Looks up and interacts tile by tile: the vectors never leave the cache.
 EXPORT int64_t mixdim_lookup_interact(const Layer* layer, const Ids* ids, const float* dense, float* out,
                                       int64_t threads) {
   return for_tiles(*layer, *ids, dense, threads, [&](const Interaction& from, int64_t s, InteractionScratch* scratch) {
@@ -167,24 +184,30 @@ EXPORT int64_t mixdim_lookup_interact(const Layer* layer, const Ids* ids, const 
 }
 
 // The gradients of the dense vectors (B, D) and of the vectors (B, F, D), which are looked up once more.
-EXPORT void mixdim_lookup_interact_back(const Layer* layer, const Ids* ids, const float* dense, const float* gradient,
-                                        float* dense_gradient, float* vectors_gradient, int64_t threads) {
-  for_tiles(*layer, *ids, dense, threads, [&](const Interaction& from, int64_t s, InteractionScratch* scratch) {
+EXPORT int64_t mixdim_lookup_interact_back(const Layer* layer, const Ids* ids, const float* dense,
+                                           const float* gradient, float* dense_gradient, float* vectors_gradient,
+                                           int64_t threads) {
+  return for_tiles(*layer, *ids, dense, threads, [&](const Interaction& from, int64_t s, InteractionScratch* scratch) {
     interact_back(from, s, gradient + s * from.columns(), dense_gradient, vectors_gradient, scratch);
   });
 }
 
 // Memory of the calling thread, at least `count` floats, kept from call to call: fresh memory costs a fault
-// for every page.
+// for every page. Null if there is not enough.
 EXPORT float* mixdim_scratch(int64_t count, int64_t) {
   static thread_local std::vector<float> scratch;
-  if (static_cast<int64_t>(scratch.size()) < count) scratch.resize(count);
+  try {
+    if (static_cast<int64_t>(scratch.size()) < count) scratch.resize(count);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
   return scratch.data();
 }
 
-// out (B,) = the scores. Returns -1, or 0 if an id is out of range.
+// out (B,) = the scores.
 EXPORT int64_t mixdim_scores(const Side* users, const Side* items, const float* gram, int64_t columns, float* out,
                              int64_t threads) {
+  if (!fits(*users, *items)) return kBadOffsets;
   const Grams grams(*users, *items, gram, columns);
   const int64_t batch = users->ids->batch;
   int64_t wrong = 0;
@@ -192,29 +215,33 @@ EXPORT int64_t mixdim_scores(const Side* users, const Side* items, const float* 
   for (int64_t first = 0; first < batch; first += kScoresAtOnce) {
     wrong += !score(*users, *items, grams, first, std::min(kScoresAtOnce, batch - first), out);
   }
-  return wrong ? 0 : -1;
+  return wrong ? 0 : kFine;
 }
 
 // Sorts the values of both sides by row, as mixdim_sort does for a layer.
-EXPORT void mixdim_scores_sort(const Side* users, const Side* items, uint32_t* user_rows, uint32_t* user_samples,
-                               Run* user_runs, uint32_t* item_rows, uint32_t* item_samples, Run* item_runs,
-                               int64_t threads) {
-#pragma omp parallel for schedule(static, 1) num_threads(std::min<int64_t>(threads, 2))
+EXPORT int64_t mixdim_scores_sort(const Side* users, const Side* items, uint32_t* user_rows, uint32_t* user_samples,
+                                  Run* user_runs, uint32_t* item_rows, uint32_t* item_samples, Run* item_runs,
+                                  int64_t threads) {
+  if (!fits(*users, *items)) return kBadOffsets;
+  int64_t bad = kFine;
+#pragma omp parallel for schedule(static, 1) reduction(max : bad) num_threads(std::min<int64_t>(threads, 2))
   for (int side = 0; side < 2; ++side) {
     if (side == 0) {
-      sort_feature(*users->layer, *users->ids, 0, user_rows, user_samples, user_runs);
+      bad = std::max(bad, sort_feature(*users->layer, *users->ids, 0, user_rows, user_samples, user_runs));
     } else {
-      sort_feature(*items->layer, *items->ids, 0, item_rows, item_samples, item_runs);
+      bad = std::max(bad, sort_feature(*items->layer, *items->ids, 0, item_rows, item_samples, item_runs));
     }
   }
+  return bad;
 }
 
 // From the gradient of the scores (B,) to those of both sides' rows and of the gram matrix.
-EXPORT void mixdim_scores_back(const Side* users, const Side* items, const float* gram, int64_t columns,
-                               const Run* user_runs, const uint32_t* user_rows, const uint32_t* user_samples,
-                               const BlockGradient* user_to, const Run* item_runs, const uint32_t* item_rows,
-                               const uint32_t* item_samples, const BlockGradient* item_to, const float* gradient,
-                               float* gram_gradient, int64_t threads) {
+EXPORT int64_t mixdim_scores_back(const Side* users, const Side* items, const float* gram, int64_t columns,
+                                  const Run* user_runs, const uint32_t* user_rows, const uint32_t* user_samples,
+                                  const BlockGradient* user_to, const Run* item_runs, const uint32_t* item_rows,
+                                  const uint32_t* item_samples, const BlockGradient* item_to, const float* gradient,
+                                  float* gram_gradient, int64_t threads) {
+  if (!fits(*users, *items)) return kBadOffsets;
   const Grams grams(*users, *items, gram, columns);
   const int64_t num_users = users->layer->num_blocks, num_items = items->layer->num_blocks;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
@@ -228,4 +255,5 @@ EXPORT void mixdim_scores_back(const Side* users, const Side* items, const float
                   gradient, item_to[b], nullptr, columns);
     }
   }
+  return kFine;
 }

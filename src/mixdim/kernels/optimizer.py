@@ -9,16 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixdim.kernels.library import call
+from mixdim.kernels.library import call, outside_of_graphs
 
 # The struct Update of amsgrad.h.
-UPDATE = np.dtype(
-    [
-        (name, np.int64)
-        for name in ("rows", "gradient", "count", "width", "weight", "mean", "square", "largest")
-    ]
-    + [(name, np.float64) for name in ("step_size", "rest1", "beta2", "correction2_sqrt", "eps")]
-)
+_PLACES = ("rows", "gradient", "count", "width", "limit", "weight", "mean", "square", "largest")
+_NUMBERS = ("step_size", "rest1", "beta2", "correction2_sqrt", "eps")
+UPDATE = np.dtype([(n, np.int64) for n in _PLACES] + [(n, np.float64) for n in _NUMBERS])
 
 
 def takes(*tensors: Tensor) -> bool:
@@ -44,6 +40,7 @@ def update_struct(
         gradient.data_ptr(),
         gradient.numel() if rows is None else rows.numel(),
         1 if rows is None else math.prod(weight.shape[1:]),
+        weight.numel() if rows is None else len(weight),
         weight.data_ptr(),
         *(moment.data_ptr() for moment in moments),
         lr / (1 - beta1**step),
@@ -54,6 +51,11 @@ def update_struct(
     )
 
 
+@outside_of_graphs
 def amsgrad(updates: list[tuple[float, ...]]) -> int:
-    """Make all updates; return -1, or the first whose gradient is not finite, having changed nothing."""
+    """Make all updates and return -1, or having changed nothing, the number of one that cannot be made.
+
+    That is n where the gradient of update n is not finite, and -2 - n where its rows are not rows of the
+    parameter, ascending, each once.
+    """
     return call("mixdim_amsgrad", np.array(updates, UPDATE), len(updates))

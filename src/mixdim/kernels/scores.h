@@ -22,6 +22,11 @@ struct Side {
   }
 };
 
+// Whether both sides have one id for each of as many samples.
+inline bool fits(const Side& users, const Side& items) {
+  return users.ids->batch == items.ids->batch && fits(*users.layer, *users.ids) && fits(*items.layer, *items.ids);
+}
+
 // The grams G_ij, one after the other, and transposed; empty where both blocks have full width.
 struct Grams {
   int64_t items;
