@@ -147,6 +147,8 @@ class SparseAMSGrad(torch.optim.Optimizer):
             wrong = kernel_amsgrad([update_struct(*update.tensors, **update.options) for update in fast])
             if wrong >= 0:
                 fast[wrong].check()
+            elif wrong < -1:
+                raise fast[-2 - wrong].wrong_rows()
             # Autograd does not see what the kernel writes; a graph made before must notice it.
             torch.autograd.graph.increment_version([update.parameter for update in fast])
         for update in slow:
@@ -156,13 +158,35 @@ class SparseAMSGrad(torch.optim.Optimizer):
             self.state[update.parameter] = update.state
         return loss
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state that was saved for parameters of the same shapes, or change nothing."""
+        saved = [n for group in state_dict["param_groups"] for n in group["params"]]
+        mine = [
+            (parameter, _name(group, number, place))
+            for number, group in enumerate(self.param_groups)
+            for place, parameter in enumerate(group["params"])
+        ]
+        for number, (parameter, name) in zip(saved, mine, strict=False):  # PyTorch compares the numbers
+            if state := state_dict["state"].get(number):
+                _check_state(state, parameter, name)
+        super().load_state_dict(state_dict)
+
     def _prepare(self, group: dict[str, Any], parameter: Tensor, name: str) -> _Update:
         """Put together what the next step of a parameter needs, without changing anything."""
         state = self.state.get(parameter)
         if not state:
             state = {"step": 0, **{key: torch.zeros_like(parameter) for key in MOMENTS}}
+        _check_state(state, parameter, name)
         options = {"step": int(state["step"]) + 1, **{key: group[key] for key in ("lr", "betas", "eps")}}
-        return _Update(name, parameter, *_read(parameter.grad, name), state, options)
+        assert parameter.grad is not None
+        rows, gradient = _read(parameter.grad, name)
+        shape = parameter.shape if rows is None else (len(rows), *parameter.shape[1:])
+        if parameter.grad.shape != parameter.shape or gradient.shape != shape:
+            raise ValueError(
+                f"gradient of {name} has shape {tuple(parameter.grad.shape)}, "
+                f"the parameter {tuple(parameter.shape)}: was its data replaced?"
+            )
+        return _Update(name, parameter, rows, gradient, state, options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +218,14 @@ class _Update:
         described = getattr(self.parameter, "describe_row", "row {}".format)(row)
         raise FloatingPointError(f"gradient of {self.name} is not finite at {described}")
 
+    def wrong_rows(self) -> IndexError:
+        """What to say of a gradient whose rows are not rows of the parameter, ascending, each once."""
+        assert self.rows is not None
+        return IndexError(
+            f"gradient of {self.name} must name rows 0 to {len(self.parameter) - 1} in ascending order, "
+            f"each once, got rows {self.rows[:5].tolist()} ... {self.rows[-1:].tolist()}"
+        )
+
     def apply(self) -> None:
         """Take the step in plain PyTorch."""
         if self.rows is None:
@@ -202,9 +234,21 @@ class _Update:
             update_rows(self.parameter, self.rows, self.gradient, *self.moments, **self.options)
 
 
-def _read(gradient: Tensor | None, name: str) -> tuple[Tensor | None, Tensor]:
+def _check_state(state: dict[str, Any], parameter: Tensor, name: str) -> None:
+    """Refuse the state of another optimizer, or of a parameter of another shape."""
+    missing = [key for key in ("step", *MOMENTS) if key not in state]
+    if missing:
+        raise ValueError(f"state of {name} has no {', '.join(missing)}: it is of another optimizer")
+    for key in MOMENTS:
+        if not isinstance(state[key], Tensor) or state[key].shape != parameter.shape:
+            shape = tuple(state[key].shape) if isinstance(state[key], Tensor) else state[key]
+            raise ValueError(
+                f"state of {name}: {key} has shape {shape}, the parameter {tuple(parameter.shape)}"
+            )
+
+
+def _read(gradient: Tensor, name: str) -> tuple[Tensor | None, Tensor]:
     """The rows of a gradient, each once, or None if it is dense, and its numbers."""
-    assert gradient is not None
     if gradient.layout is torch.strided:
         return None, gradient
     if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != 1:
