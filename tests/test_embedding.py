@@ -538,63 +538,6 @@ class TestAsAModule:
         assert losses[-1] < 0.2 * losses[0]
 
 
-class TestAsAGraph:
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_single_ids_compile_to_one_graph(self, sparse):
-        plan = mixdim.plan([3, 50, 20, 200], temperature=0.3, base_dim=8)
-        layer = FeatureEmbeddings(plan, sparse=sparse, dtype=torch.float64)
-        self.compare(torch.compile(layer, fullgraph=True, backend="aot_eager"), layer)
-
-    def test_bands_orders_and_padding_compile_to_one_graph(self):
-        plan = banded_plan()
-        layer = FeatureEmbeddings(plan, order=plan.orders, padding_id=-1, dtype=torch.float64)
-        self.compare(torch.compile(layer, fullgraph=True, backend="aot_eager"), layer)
-
-    @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch.compile's own
-    def test_sparse_gradients_of_bands_stay_out_of_the_graph(self):
-        """PyTorch cannot trace them: compiled code must still give the right answer, or say so."""
-        layer = FeatureEmbeddings(banded_plan(), sparse=True, dtype=torch.float64)
-        self.compare(torch.compile(layer, backend="aot_eager"), layer)
-        torch.compiler.reset()
-        with pytest.raises(Exception, match="sparse=True with bands or padding"):
-            torch.compile(layer, backend="aot_eager", fullgraph=True)(
-                torch.zeros(2, 3, dtype=torch.int64)
-            )
-
-    def compare(self, compiled, layer):
-        for batch in (5, 1, 8):
-            ids = random_ids(layer.plan, batch, generator_of(0))
-            expected = layer(ids)
-            gradients = torch.autograd.grad(expected.square().sum(), list(layer.parameters()))
-            vectors = compiled(ids)
-            torch.testing.assert_close(vectors, expected)
-            found = torch.autograd.grad(vectors.square().sum(), list(layer.parameters()))
-            for mine, theirs in zip(found, gradients, strict=True):
-                torch.testing.assert_close(mine.to_dense(), theirs.to_dense())
-        with pytest.raises(IndexError, match="of feature '"):
-            compiled(torch.full((8, layer.plan.num_features), 10**6))
-
-    def test_a_table_exports_with_any_batch(self):
-        plan = banded_plan()
-        layer = FeatureEmbeddings(plan, order=plan.orders)
-        batch = torch.export.Dim("batch")
-        exported = torch.export.export(
-            layer, (random_ids(plan, 4, generator_of(0)),), dynamic_shapes=({0: batch},)
-        ).module()
-        for size in (1, 2, 9):
-            ids = random_ids(plan, size, generator_of(size))
-            torch.testing.assert_close(exported(ids), layer(ids))
-        with pytest.raises(IndexError, match="id 3 of feature 'day'"):
-            exported(torch.tensor([[3, 0, 0]] * 4))
-
-    def test_without_the_check_an_exported_graph_has_only_operators_of_pytorch(self):
-        layer = FeatureEmbeddings(mixdim.plan([3, 50], temperature=0.3, base_dim=8), check_ids=False)
-        program = torch.export.export(layer, (torch.tensor([[1, 2]]),))
-        calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-        assert calls
-        assert not [call for call in calls if "mixdim" in call]
-
-
 class TestBadArguments:
     @pytest.mark.parametrize(
         ("options", "error", "message"),

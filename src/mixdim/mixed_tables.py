@@ -233,7 +233,7 @@ class MixedTables(nn.Module):
             return False
         if self.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
             return False  # PyTorch cannot trace a sparse gradient whose length depends on the ids
-        if torch.compiler.is_exporting() and not self.check_ids:
+        if torch.jit.is_tracing() or (kernels.exporting() and not self.check_ids):
             return False  # so that the graph has only operators of PyTorch
         return (
             ids.dtype in (torch.int32, torch.int64)

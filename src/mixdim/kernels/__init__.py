@@ -6,12 +6,19 @@ where nothing is compiled. `MIXDIM_KERNELS=off` forces it.
 
 from __future__ import annotations
 
+import torch
+
 from mixdim.kernels.library import COMPILED, LOADED, SWITCH, switched_off
 
 
 def available() -> bool:
     """Whether the compiled kernels are in use."""
     return COMPILED and not switched_off()
+
+
+def exporting() -> bool:
+    """Whether a graph is being made that may run without mixdim: torch.export, ONNX, torch.jit.trace."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()
 
 
 def reason() -> str:
