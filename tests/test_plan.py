@@ -40,6 +40,15 @@ def test_bytes_depend_on_the_type_and_the_optimizer():
         plan.nbytes(optimizer="magic")
 
 
+@given(plans())
+def test_bytes_are_what_a_layer_really_holds(plan):
+    layer = mixdim.FeatureEmbeddings(plan)
+    held = sum(tensor.nbytes for tensor in (*layer.parameters(), *layer.buffers()))
+    assert plan.nbytes() == held
+    trained = 4 * plan.num_parameters
+    assert plan.nbytes(optimizer="adam") == held + 2 * trained
+
+
 def test_the_optimizer_state_is_what_torch_really_keeps():
     plan = mixdim.plan([5, 7], temperature=0, base_dim=3)
     table = torch.nn.Parameter(torch.ones(12, 3))

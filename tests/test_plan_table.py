@@ -26,6 +26,8 @@ def test_bands_are_numbered_and_notes_say_what_the_table_does_not():
     assert "          2/2     5    2" in text
     assert "note: item has 2 of the 4 bands asked" in text
     assert "note: the ids of item are not in order of popularity" in text
+    assert f"{4 * plan.num_parameters + 24} B in float32" in text
+    assert "AMSGrad state, 24 B of it the rank of each id" in text
 
 
 def test_ids_in_order_of_popularity_need_no_note():

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mixdim
 from mixdim import power_law_dims
 from mixdim.sizing import largest_base_dim, round_dims, smallest_temperature
+from strategies import ROUNDINGS, quiet_plan
 
 probs = st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(lambda p: max(p) > 1e-300)
 
@@ -24,6 +26,37 @@ def test_temperature_0_is_uniform_even_for_rows_that_are_never_queried():
 
 def test_temperature_1_is_proportional_to_popularity():
     assert power_law_dims([0.5, 0.25], temperature=1, base_dim=8).tolist() == [8, 4]
+
+
+@given(
+    st.integers(1, 400),
+    st.integers(2, 9),
+    st.floats(0, 1),
+    st.integers(1, 300),
+    st.sampled_from(ROUNDINGS),
+)
+def test_equal_popularity_has_equal_width_however_it_was_computed(
+    rows, times, temperature, base_dim, rounding
+):
+    """A feature of `times` as many rows and ids a sample is as popular, but for rounding errors."""
+    plan = quiet_plan(
+        {"few": 2, "one": rows, "many": times * rows},
+        ids_per_sample={"few": 0.7, "many": float(times)},
+        temperature=temperature,
+        base_dim=base_dim,
+        rounding=rounding,
+    )
+    assert plan["one"].blocks[0].dim == plan["many"].blocks[0].dim
+
+
+def test_the_equal_popularity_of_the_issue_has_equal_width():
+    plan = mixdim.plan({"a": 5, "b": 35}, ids_per_sample={"b": 7.0}, temperature=0.5, base_dim=40)
+    assert [block.dim for block in plan.blocks] == [40, 40]
+
+
+def test_a_difference_beyond_rounding_stays():
+    dims = power_law_dims([1.0, 1.0 - 1e-9], temperature=1, base_dim=1000)
+    assert dims[1] < dims[0] == 1000
 
 
 def test_integers_round_to_the_nearest_and_stay_within_bounds():

@@ -4,6 +4,8 @@ from importlib import import_module
 from types import ModuleType
 
 from mixdim.blocking import equal_mass_bands
+from mixdim.clipping import clip_grad_norm_
+from mixdim.data_parallel import DistributedDataParallel
 from mixdim.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.interaction import dot_interaction
 from mixdim.optim import SparseAMSGrad
@@ -17,12 +19,14 @@ from mixdim.training.loop import fit
 __version__ = "0.1.0"
 
 __all__ = [
+    "DistributedDataParallel",
     "FeatureEmbeddings",
     "FloorWarning",
     "MixedDimEmbedding",
     "Plan",
     "SparseAMSGrad",
     "UnknownFeatureError",
+    "clip_grad_norm_",
     "dot_interaction",
     "dot_scores",
     "equal_mass_bands",

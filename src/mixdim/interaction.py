@@ -40,7 +40,7 @@ def check_interaction_shapes(dense: Sequence[int], vectors: Sequence[int]) -> No
 
 
 def kernels_take(*tensors: Tensor) -> bool:
-    """Whether the kernels can work with these tensors; a graph for others has PyTorch's operators only."""
+    """Whether the kernels can work with these tensors, and may: not in a graph that leaves mixdim."""
     if kernels.exporting():
         return False
     return kernels.available() and all(t.dtype is torch.float32 and t.is_cpu for t in tensors)

@@ -22,6 +22,7 @@ from mixdim.bags import (
     reduce_bags,
     unroll_bags,
 )
+from mixdim.data_parallel import refuse_plain_data_parallel
 from mixdim.ids import SEPARATOR, checked_ids, ranks_of_ids
 from mixdim.indices import Indices
 from mixdim.kernels.lookup import lookup as kernel_lookup
@@ -114,6 +115,12 @@ class MixedTables(nn.Module):
     def num_parameters(self) -> int:
         """Parameters that this module really has; its plan says the same number."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def row_sparse_tables(self) -> list[nn.Parameter]:
+        """The parameters that get row-sparse gradients: all tables if `sparse`, else none."""
+        widths = self._packing.table_rows if self.sparse else ()
+        return [getattr(self, f"table_{width}") for width in widths]
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -233,7 +240,7 @@ class MixedTables(nn.Module):
             return False
         if self.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
             return False  # PyTorch cannot trace a sparse gradient whose length depends on the ids
-        if torch.jit.is_tracing() or (kernels.exporting() and not self.check_ids):
+        if kernels.tracing() or (kernels.exporting() and not self.check_ids):
             return False  # so that the graph has only operators of PyTorch
         return (
             ids.dtype in (torch.int32, torch.int64)
@@ -247,6 +254,8 @@ class MixedTables(nn.Module):
 
     def kernel_arguments(self) -> LayerArguments:
         """What the kernels are told about this layer."""
+        if self.sparse:
+            refuse_plain_data_parallel()
         return LayerArguments(
             tables=[getattr(self, f"table_{width}") for width in self._packing.table_rows],
             projections=[
@@ -296,6 +305,8 @@ class MixedTables(nn.Module):
 
     def _weights(self) -> Weights:
         """Collect what a lookup reads."""
+        if self.sparse:
+            refuse_plain_data_parallel()
         return Weights(
             packing=self._packing,
             indices=self._indices,

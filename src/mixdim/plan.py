@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -65,8 +66,8 @@ class Plan:
 
     Make one with `mixdim.plan`. It is immutable, compares by value, and prints as a table. It acts
     as a mapping from feature name to the plan of that feature alone, with the same base_dim and
-    widths. `orders` gives, for each feature cut into bands, its ids from popular to rare; it is not
-    part of the plan's value and not saved with it.
+    widths. `orders` gives, for each feature cut into bands, its ids from popular to rare, and layers
+    follow it; it is not part of the plan's value and not saved with it.
     """
 
     base_dim: int
@@ -80,7 +81,7 @@ class Plan:
     @property
     def orders(self) -> dict[str, np.ndarray]:
         """For each feature cut into bands: `order[rank]` is the id of the row with that rank."""
-        return dict(self.named_orders)
+        return dict(self._order_by_name)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -123,26 +124,41 @@ class Plan:
         """Share of the rows stored at width 1, where temperature does nothing any more."""
         return sum(block.size for block in self.blocks if block.dim == 1) / self.num_rows
 
+    @property
+    def id_map_bytes(self) -> int:
+        """Bytes of the rank of every id, of the features whose ids are not in order of popularity."""
+        rows = [len(order) for _, order in self.named_orders if (order[1:] < order[:-1]).any()]
+        return sum(rows) * (4 if max(rows, default=0) < 2**31 else 8)
+
     def nbytes(self, dtype: torch.dtype = torch.float32, optimizer: str | None = None) -> int:
-        """Bytes of the layer's parameters and, if named, of the optimizer's state for them.
+        """Bytes of what the layer holds and, if named, of the optimizer's state for its parameters.
 
         `optimizer` is "sgd", "adagrad", "adam" or "amsgrad" (0, 1, 2 and 3 values per parameter).
         """
         if optimizer not in OPTIMIZER_STATE:
             known = ", ".join(repr(name) for name in OPTIMIZER_STATE)
             raise ValueError(f"optimizer must be one of {known}, got {optimizer!r}")
-        return self.num_parameters * dtype.itemsize * (1 + OPTIMIZER_STATE[optimizer])
+        trained = self.num_parameters * dtype.itemsize * (1 + OPTIMIZER_STATE[optimizer])
+        return trained + self.id_map_bytes
 
     def compression(self, *, uniform_dim: int) -> float:
         """How many times smaller this is than a uniform layer of width `uniform_dim`."""
         return self.num_rows * whole_number(uniform_dim, "uniform_dim") / self.num_parameters
 
+    @cached_property
+    def _by_name(self) -> dict[str, Feature]:
+        return {feature.name: feature for feature in self.features}
+
+    @cached_property
+    def _order_by_name(self) -> dict[str, np.ndarray]:
+        return dict(self.named_orders)
+
     def __getitem__(self, name: str) -> Plan:
-        for feature in self.features:
-            if feature.name == name:
-                orders = tuple(pair for pair in self.named_orders if pair[0] == name)
-                return Plan(self.base_dim, self.temperature, (feature,), orders)
-        raise UnknownFeatureError.among(name, self)
+        if name not in self._by_name:
+            raise UnknownFeatureError.among(name, self)
+        order = self._order_by_name.get(name)
+        orders = () if order is None else ((name, order),)
+        return Plan(self.base_dim, self.temperature, (self._by_name[name],), orders)
 
     def __iter__(self) -> Iterator[str]:
         return (feature.name for feature in self.features)
@@ -151,7 +167,7 @@ class Plan:
         return len(self.features)
 
     def __contains__(self, name: object) -> bool:
-        return any(feature.name == name for feature in self.features)
+        return name in self._by_name
 
     def __repr__(self) -> str:
         return (

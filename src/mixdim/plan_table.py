@@ -21,11 +21,14 @@ def plan_table(plan: Plan) -> str:
 
 def cost_lines(plan: Plan) -> list[str]:
     """What the plan costs: parameters, bytes, bytes to train, and the uniform width for the same."""
+    id_maps = ""
+    if plan.id_map_bytes:
+        id_maps = f", {format_bytes(plan.id_map_bytes)} of it the rank of each id"
     return [
         f"{plan.num_parameters:,} parameters: {plan.table_parameters:,} in tables, "
         f"{plan.projection_parameters:,} in projections",
         f"{format_bytes(plan.nbytes())} in float32, "
-        f"{format_bytes(plan.nbytes(optimizer='amsgrad'))} with AMSGrad state",
+        f"{format_bytes(plan.nbytes(optimizer='amsgrad'))} with AMSGrad state{id_maps}",
         f"the cost of uniform width {plan.equivalent_uniform_dim:.3g}",
     ]
 
@@ -42,7 +45,7 @@ def notes(plan: Plan) -> list[str]:
     if shuffled:
         lines.append(
             f"note: the ids of {', '.join(shuffled)} are not in order of popularity: "
-            "build the layer with order=plan.orders"
+            "a layer of this plan holds the rank of each; its JSON does not"
         )
     return lines
 
@@ -65,7 +68,7 @@ def align(lines: list[list[str]]) -> list[str]:
 
 def _table(plan: Plan) -> list[str]:
     header = ["feature", "band", "rows", "dim", "row prob", "parameters", "share"]
-    lines = []
+    lines, in_all = [], plan.num_parameters
     for feature in plan.features:
         for number, block in enumerate(feature.blocks, start=1):
             parameters = block.size * block.dim
@@ -78,14 +81,14 @@ def _table(plan: Plan) -> list[str]:
                 str(block.dim),
                 f"{block.row_prob:.2e}",
                 f"{parameters:,}",
-                f"{parameters / plan.num_parameters:.1%}",
+                f"{parameters / in_all:.1%}",
             ]
             lines.append(line)
     if len(lines) > MOST_LINES:
         hidden = len(lines) - MOST_LINES
         elided = [f"... {hidden:,} more", *[""] * (len(header) - 1)]
         lines = [*lines[: MOST_LINES - LAST_LINES], elided, *lines[-LAST_LINES:]]
-    total = ["total", "", f"{plan.num_rows:,}", "", "", f"{plan.num_parameters:,}", ""]
+    total = ["total", "", f"{plan.num_rows:,}", "", "", f"{in_all:,}", ""]
     lines = [header, *lines, total]
     if all(len(feature.blocks) == 1 for feature in plan.features):
         lines = [[line[0], *line[2:]] for line in lines]

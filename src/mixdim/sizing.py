@@ -14,6 +14,7 @@ from mixdim.budget import BYTES_PER_PARAMETER, format_bytes
 Rounding = Literal["power_of_two", "integer"]
 
 TEMPERATURE_STEPS = 1000  # a solved temperature has three decimals
+SAME = 1e-12  # popularities closer than this, relatively, are equal but for rounding
 
 
 def power_law_dims(row_probs: Any, *, temperature: float, base_dim: int) -> np.ndarray:
@@ -30,7 +31,22 @@ def power_law_dims(row_probs: Any, *, temperature: float, base_dim: int) -> np.n
     base_dim = whole_number(base_dim, "base_dim")
     if row_probs.max() == 0:
         raise ValueError("row_probs must not all be 0")
-    return base_dim * (row_probs / row_probs.max()) ** temperature
+    return base_dim * _relative(row_probs) ** temperature
+
+
+def _relative(row_probs: np.ndarray) -> np.ndarray:
+    """Popularities relative to the largest, equal where they differ by roundings only.
+
+    1 / 5 and 7 * (1 / 35) do, and might else become different widths.
+    """
+    order = np.argsort(-row_probs, kind="stable")
+    falling = row_probs[order]
+    is_smaller = np.ones(len(falling), bool)
+    is_smaller[1:] = falling[1:] < falling[:-1] * (1 - SAME)
+    leaders = np.maximum.accumulate(np.where(is_smaller, np.arange(len(falling)), 0))
+    relative = np.empty(len(falling))
+    relative[order] = falling[leaders] / falling[0]
+    return relative
 
 
 def round_dims(dims: np.ndarray, *, base_dim: int, rounding: Rounding) -> np.ndarray:
@@ -80,9 +96,10 @@ def largest_base_dim(
     between two of them the whole cost rises, so bisection finds the last fit of each stretch.
     """
 
+    shares = power_law_dims(row_probs, temperature=temperature, base_dim=1)
+
     def dims(base_dim: int) -> np.ndarray:
-        exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
-        return round_dims(exact, base_dim=base_dim, rounding=rounding)
+        return round_dims(base_dim * shares, base_dim=base_dim, rounding=rounding)
 
     def tables_fit(base_dim: int) -> bool:
         return table_cost(block_sizes, dims(base_dim)) <= budget
@@ -99,7 +116,6 @@ def largest_base_dim(
         highest *= 2
     highest = _last_fit(tables_fit, highest, 2 * highest)
 
-    shares = power_law_dims(row_probs, temperature=temperature, base_dim=1)
     while not fits(highest):
         turns = _turns(shares, highest)
         start = next((turn for turn in turns if fits(turn)), None)
@@ -145,10 +161,10 @@ def smallest_temperature(
     Narrowing a tiny table can cost more than it saves (it then needs a projection), so cost does not
     fall steadily with temperature and every step is tried in turn.
     """
-    cheapest = math.inf
+    cheapest, relative = math.inf, _relative(row_probs)
     for step in range(TEMPERATURE_STEPS + 1):
         temperature = step / TEMPERATURE_STEPS
-        exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
+        exact = base_dim * relative**temperature
         block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
         cost = table_cost(block_sizes, block_dims) + projection_cost(block_dims, base_dim)
         if cost <= budget:

@@ -16,9 +16,14 @@ def available() -> bool:
     return COMPILED and not switched_off()
 
 
+def tracing() -> bool:
+    """Whether torch.jit.trace is at work, which knows none of our operators."""
+    return torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # torch's types forgot it
+
+
 def exporting() -> bool:
-    """Whether a graph is being made that may run without mixdim: torch.export, ONNX, torch.jit.trace."""
-    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+    """Whether a graph is being made that may run without mixdim: by torch.export, also for ONNX."""
+    return torch.compiler.is_exporting() or tracing()
 
 
 def reason() -> str:
