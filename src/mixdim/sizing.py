@@ -95,7 +95,6 @@ def largest_base_dim(
     falls only where a block reaches full width and sheds its projection; those turns are listed, and
     between two of them the whole cost rises, so bisection finds the last fit of each stretch.
     """
-
     shares = power_law_dims(row_probs, temperature=temperature, base_dim=1)
 
     def dims(base_dim: int) -> np.ndarray:

@@ -119,6 +119,19 @@ def test_weights_whose_data_was_replaced_raise(forward, name, monkeypatch):
         weight.data = before
 
 
+def test_dense_vectors_whose_data_was_replaced_raise():
+    layer, ids = make_layer(), the_ids()
+    for forward in (
+        lambda dense: layer.interact(dense, ids),
+        lambda dense: mixdim.dot_interaction(dense, layer(ids)),
+    ):
+        dense = torch.ones(3, 16, requires_grad=True)
+        out = forward(dense).sum()
+        dense.data = torch.ones(1, 1)
+        with pytest.raises(RuntimeError, match=r"dense has shape \(1, 1\) where \(3, 16\) is needed"):
+            out.backward()
+
+
 def test_an_order_that_became_shorter_raises():
     layer = make_layer()
     layer.rank_of_id = layer.rank_of_id[:5].clone()

@@ -11,11 +11,12 @@ from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call, outside_of_graphs
 from mixdim.kernels.lookup import weight_gradients
-from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup
+from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup, require_shape
 
 
 def _struct(dense: Tensor, vectors: Tensor) -> np.ndarray:
     batch, num_features, base_dim = vectors.shape
+    require_shape(dense, "dense", (batch, base_dim))
     return np.array([dense.data_ptr(), vectors.data_ptr(), batch, num_features, base_dim])
 
 
@@ -77,6 +78,7 @@ class _LookupInteraction(torch.autograd.Function):
         ctx.layer = layer = asked.unchangeable()
         ctx.save_for_backward(dense, *asked.changeable())
         structs, dense = LayerStructs(asked), dense.contiguous()
+        require_shape(dense, "dense", (structs.batch, layer.base_dim))
         num_features = len(layer.features)
         out = torch.empty(len(asked.ids), layer.base_dim + num_features * (num_features + 1) // 2)
         structs.raise_if_wrong(call("mixdim_lookup_interact", structs.layer, structs.ids, dense, out))
@@ -93,6 +95,7 @@ class _LookupInteraction(torch.autograd.Function):
 def _backward_of(asked: Lookup, dense: Tensor, gradient: Tensor) -> list[Tensor]:
     """The gradients of the dense vectors, of all tables, and of all projections."""
     structs, dense, gradient = LayerStructs(asked), dense.contiguous(), gradient.contiguous()
+    require_shape(dense, "dense", (structs.batch, asked.layer.base_dim))
     dense_gradient = torch.empty_like(dense)
     numbers = structs.num_values * asked.layer.base_dim
     vectors_gradient = call("mixdim_scratch", numbers)

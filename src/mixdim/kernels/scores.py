@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import address, call, outside_of_graphs
 from mixdim.kernels.lookup import RowGradients, Sorted
-from mixdim.kernels.structs import FINE, LayerStructs, Lookup, damaged_order
+from mixdim.kernels.structs import FINE, LayerStructs, Lookup, damaged_order, require_shape
 
 
 class _SideStructs(LayerStructs):
@@ -20,7 +20,7 @@ class _SideStructs(LayerStructs):
     def __init__(self, side: Lookup) -> None:
         super().__init__(side)
         widths = self.widths[self.blocks[:, 3]]
-        self.starts = np.cumsum(widths) - widths
+        self.starts, self.gram_rows = np.cumsum(widths) - widths, int(widths.sum())
         self.struct = np.array([address(a) for a in (self.layer, self.ids, self.starts)])
 
 
@@ -32,6 +32,7 @@ class _DotScores(torch.autograd.Function):
         ctx.save_for_backward(gram, *kept, *items.changeable())
         sides = [_SideStructs(side) for side in (users, items)]
         gram = gram.contiguous()
+        _check_gram(gram, sides)
         out = torch.empty(len(users.ids))
         wrong = call("mixdim_scores", *(side.struct for side in sides), gram, gram.shape[1], out)
         _raise_if_wrong(sides, wrong)
@@ -51,6 +52,7 @@ def _backward(asked: list[Lookup], gram: Tensor, gradient: Tensor) -> list[Tenso
     """The gradients of the gram matrix, and of the tables of both sides."""
     gram, gradient = gram.contiguous(), gradient.contiguous()
     sides = [_SideStructs(side) for side in asked]
+    _check_gram(gram, sides)
     structs = [side.struct for side in sides]
     sorted_ids = [Sorted(side) for side in sides]
     places = [place for ids in sorted_ids for place in (ids.rows, ids.values, ids.runs)]
@@ -65,6 +67,10 @@ def _backward(asked: list[Lookup], gram: Tensor, gradient: Tensor) -> list[Tenso
     _raise_if_wrong(sides, wrong)
     pairs = zip(asked, to, strict=True)
     return [gram_gradient, *(table for side, rows in pairs for table in rows.of_tables(side.layer))]
+
+
+def _check_gram(gram: Tensor, sides: list[_SideStructs]) -> None:
+    require_shape(gram, "gram", (sides[0].gram_rows, sides[1].gram_rows))
 
 
 def _raise_if_wrong(sides: list[_SideStructs], returned: int) -> None:

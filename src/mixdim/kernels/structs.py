@@ -124,10 +124,10 @@ class LayerStructs:
         base_dim = self.arguments.base_dim
         for n, table in enumerate(self.arguments.tables):
             width = base_dim if n < self.lead else self.arguments.projections[n - self.lead].shape[1]
-            _require(table, f"table_{width}", (int(rows[n]), width))
+            require_shape(table, f"table_{width}", (int(rows[n]), width))
         for n, projection in enumerate(self.arguments.projections, start=self.lead):
             width = int(self.widths[n])
-            _require(projection, f"projection_{width}", (int(slots[n]), width, base_dim))
+            require_shape(projection, f"projection_{width}", (int(slots[n]), width, base_dim))
         held = 0 if self.arguments.rank_of_id is None else len(self.arguments.rank_of_id)
         ordered = self.features[self.features[:, 3] >= 0]
         needed = int((ordered[:, 3] + ordered[:, 0]).max(initial=0))
@@ -202,11 +202,11 @@ def bags_of(offsets: Tensor) -> Tensor:
     return torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff())
 
 
-def _require(weight: Tensor, name: str, shape: tuple[int, ...]) -> None:
-    if tuple(weight.shape) != shape:
+def require_shape(tensor: Tensor, name: str, shape: tuple[int, ...]) -> None:
+    """Refuse a tensor that is not as large as what the kernels will read of it."""
+    if tuple(tensor.shape) != shape:
         raise RuntimeError(
-            f"{name} has shape {tuple(weight.shape)} where this layer's plan needs {shape}: "
-            "was its data replaced?"
+            f"{name} has shape {tuple(tensor.shape)} where {shape} is needed: was its data replaced?"
         )
-    assert weight.dtype is torch.float32
-    assert weight.is_contiguous()
+    assert tensor.dtype is torch.float32
+    assert tensor.is_contiguous()
