@@ -1,6 +1,8 @@
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,22 @@ def test_plot_draws_a_picture(capsys, tmp_path):
         picture = tmp_path / f"widths{suffix}"
         output(capsys, *PLAN, "--plot", str(picture))
         assert picture.read_bytes().startswith(magic)
+
+
+@pytest.mark.parametrize("option", ["--save", "--plot"])
+def test_outputs_go_through_links_and_into_pipes(capsys, tmp_path, option):
+    pipe, link, file = tmp_path / "pipe.svg", tmp_path / "link.svg", tmp_path / "file.svg"
+    link.symlink_to(file.name)
+    output(capsys, *PLAN, option, str(link))
+    assert link.is_symlink()
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    output(capsys, *PLAN, option, str(pipe))
+    reader.join(timeout=10)
+    assert pipe.is_fifo()
+    assert [len(text) for text in read] == [len(file.read_text())]
 
 
 @pytest.mark.parametrize(

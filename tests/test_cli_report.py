@@ -50,9 +50,9 @@ def test_several_files_of_records_and_a_folder_of_figures_become_one_page(capsys
 
 def test_the_page_of_a_file_is_that_of_its_records(capsys, tmp_path):
     records = [finished(), failed()]
-    output(
-        capsys, "report", "--records", write(tmp_path / "a", *records), "--out", tmp_path / "page.html"
-    )
+    (tmp_path / "link").symlink_to("page.html")
+    output(capsys, "report", "--records", write(tmp_path / "a", *records), "--out", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "page.html").read_text() == report_page(records)
 
 

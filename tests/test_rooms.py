@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "cli_outcome": {"starting"},
     "cli_progress": set(),
     "cli_streams": set(),
-    "cli_theory": {"cli_progress", "experiments"},
+    "cli_theory": {"cli_progress", "experiments", "files"},
     "cli_sweep": {"arguments", "budget", "cli_progress", "experiments", "plan_table"},
     "cli_reproduce": {"cli_progress", "experiments"},
     "cli_report": {"experiments"},
