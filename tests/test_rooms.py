@@ -109,6 +109,23 @@ def test_a_file_imports_only_the_rooms_it_may(path):
     assert rooms - {room} <= MAY_IMPORT[room]
 
 
+# Records in, figure out; and where pictures, words and numbers are put together.
+DRAWINGS = {
+    *("figures", "frontier_figure", "popularity_figure", "theory_figures"),
+    *("paper_figures", "paper_figures_cf", "paper_figures_layer"),
+}
+USE_DRAWINGS = {"demo", "paper_targets", "untrained_targets", "reproduce"}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_numbers_never_import_drawings(path):
+    if path.stem in DRAWINGS | USE_DRAWINGS or path.stem.startswith("cli"):
+        return
+    with_drawings = {f"mixdim.experiments.{name}" for name in DRAWINGS | USE_DRAWINGS}
+    found = {name for name in imports_of(path) if name.split(".")[0] == "matplotlib"}
+    assert found | (set(imports_of(path)) & with_drawings) == set()
+
+
 BEYOND_THE_CORE = {  # these have extras
     *("__main__", "cli", "cli_data", "cli_outcome", "cli_progress", "cli_report", "cli_reproduce"),
     *("cli_streams", "cli_sweep", "cli_theory", "cli_train", "data", "experiments", "theory"),

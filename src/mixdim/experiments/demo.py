@@ -21,12 +21,9 @@ from mixdim.data.planted import CRITEO_KAGGLE_ROWS
 from mixdim.experiments.figure_words import listed
 from mixdim.experiments.figures import save_figure, widths_figure
 from mixdim.experiments.findings import Finding
-from mixdim.experiments.frontier_figure import (
-    best_possible,
-    frontier_figure,
-    objective_of,
-)
+from mixdim.experiments.frontier_figure import frontier_figure
 from mixdim.experiments.measured_run import train_and_measure
+from mixdim.experiments.objective import best_possible, objective_of
 from mixdim.experiments.records import Record, append_record, record_key
 from mixdim.experiments.report import write_report
 from mixdim.experiments.run_config import RunConfig
