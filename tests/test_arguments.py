@@ -10,8 +10,15 @@ def test_whole_numbers_of_numpy_are_welcome():
 
 @pytest.mark.parametrize("value", [2.0, "3", None, True, np.bool_(True)])
 def test_other_things_are_not_whole_numbers(value):
-    with pytest.raises(TypeError, match="x must be a whole number"):
+    with pytest.raises(TypeError, match="x must be a whole number") as caught:
         whole_number(value, "x")
+    assert isinstance(caught.value, ValueError)  # as the command line expects of wrong input
+
+
+def test_whole_numbers_fit_into_arrays():
+    assert whole_number(2**63 - 1, "x") == 2**63 - 1
+    with pytest.raises(ValueError, match=r"x must be below 2\^63, got 9223372036854775808"):
+        whole_number(2**63, "x")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 1.5])
@@ -25,6 +32,8 @@ def test_a_real_number_is_finite_and_no_text():
         real_number("1", "x")
     with pytest.raises(ValueError, match="x must be finite"):
         real_number(float("inf"), "x")
+    with pytest.raises(ValueError, match="x must be finite"):
+        real_number(10**400, "x")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,20 +74,20 @@ def test_plot_draws_a_picture(capsys, tmp_path):
         assert picture.read_bytes().startswith(magic)
 
 
-def test_a_warning_is_a_line_on_standard_error(capsys):
-    arguments = (
-        "plan",
-        "--cardinalities",
-        "3,5000",
-        "--temperature",
-        "0.9",
-        "--base-dim",
-        "8",
-        "--json",
-    )
-    printed = output(capsys, *arguments)
-    assert json.loads(printed.out)
-    assert printed.err.startswith("warning: 100% of the rows sit at width 1")
+@pytest.mark.parametrize("option", ["--save", "--plot"])
+def test_outputs_go_through_links_and_into_pipes(capsys, tmp_path, option):
+    pipe, link, file = tmp_path / "pipe.svg", tmp_path / "link.svg", tmp_path / "file.svg"
+    link.symlink_to(file.name)
+    output(capsys, *PLAN, option, str(link))
+    assert link.is_symlink()
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    output(capsys, *PLAN, option, str(pipe))
+    reader.join(timeout=10)
+    assert pipe.is_fifo()
+    assert [len(text) for text in read] == [len(file.read_text())]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,8 @@ def test_a_warning_is_a_line_on_standard_error(capsys):
         (["plan", "--cardinalities", "1,x"], "--cardinalities must be whole numbers"),
         (["plan", "--cardinalities", ""], "--cardinalities must be whole numbers"),
         (["plan", "--cardinalities", "a=1,a=2"], "names a feature twice"),
+        (["plan", "--cardinalities", "=1"], "a feature without a name: '=1'"),
+        (["plan", "--cardinalities", "9", "--temperature", "0", "--base-dim", f"{2**63}"], "below 2^63"),
         (["plan", "--cardinalities", "5"], "exactly two of temperature, base_dim and budget"),
         (
             ["plan", "--cardinalities", "-5", "--temperature", "0", "--base-dim", "2"],

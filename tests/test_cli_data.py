@@ -1,4 +1,5 @@
 import json
+import sys
 import zipfile
 
 import numpy as np
@@ -109,5 +110,7 @@ def test_an_existing_folder_stays_unless_asked(capsys, tmp_path):
 
 
 def test_a_missing_extra_is_named(capsys, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "mixdim.data.inspection", None)
-    assert "pip install 'mixdim[all]'" in output(capsys, "inspect", str(tmp_path), code=2).err
+    monkeypatch.delitem(sys.modules, "mixdim.data.inspection", raising=False)
+    monkeypatch.setitem(sys.modules, "polars", None)
+    told = output(capsys, "inspect", str(tmp_path), code=2).err
+    assert told == "mixdim: this command needs polars: pip install 'mixdim[all]'\n"

@@ -92,7 +92,7 @@ def test_an_out_that_is_a_file_is_refused_before_the_work(capsys, tmp_path):
     file = tmp_path / "file"
     file.write_text("keep")
     printed = output(capsys, "theory", "two-block", "--out", file, code=2)
-    assert printed.err == f"mixdim: --out must be a folder, got the file {file}\n"
+    assert printed.err == f"mixdim: {file} must be a folder, but is a file\n"
     assert file.read_text() == "keep"
 
 

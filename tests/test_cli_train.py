@@ -61,10 +61,11 @@ def test_train_evaluate_and_predict_work_one_after_the_other(capsys, tmp_path):
     assert f"{summary['test']['last']['auc']:.4f}" in table.splitlines()[1]
 
     file = tmp_path / "predictions.parquet"
+    file.symlink_to("elsewhere.parquet")
     rows = summary["test"]["best"]["rows"]
     printed = output(capsys, "predict", out, "--data", data, "--out", file).out
     assert printed == f"{file}: {rows} predictions\n"
-    table = pl.read_parquet(file)
+    table = pl.read_parquet(tmp_path / "elsewhere.parquet")
     assert table.columns == ["row", "prediction", "target"]
     guessed_right = (table["prediction"] > 0.5) == (table["target"] == 1)
     assert guessed_right.mean() == pytest.approx(summary["test"]["best"]["accuracy"])

@@ -1,5 +1,7 @@
 """Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids."""
 
+from mixdim import starting as starting  # isort: skip  # before torch, which takes seconds
+
 from importlib import import_module
 from types import ModuleType
 

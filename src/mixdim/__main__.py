@@ -7,6 +7,7 @@ def main() -> None:
     """Run the command line, or say how to install it."""
     try:
         from mixdim.cli import run
+        from mixdim.cli_streams import outlive_readers
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
@@ -15,6 +16,7 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
+    outlive_readers()
     raise SystemExit(run(sys.argv[1:]))
 
 

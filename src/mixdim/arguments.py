@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 
 
+class WrongTypeError(TypeError, ValueError):
+    """An argument of the wrong type. A ValueError too, as is all that is wrong with what a user gave."""
+
+
 def whole_number(value: Any, name: str, *, at_least: int = 1) -> int:
     """Return `value` as an int, or say which argument is not a whole number of at least `at_least`.
 
@@ -19,24 +23,21 @@ def whole_number(value: Any, name: str, *, at_least: int = 1) -> int:
     ValueError: base_dim must be at least 1, got 0
     """
     if isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
+        raise WrongTypeError(f"{name} must be a whole number, got {value!r}")
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+        raise WrongTypeError(f"{name} must be a whole number, got {value!r}") from None
     if number < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {number}")
+    if number >= 2**63:  # arrays would hold it as a Python object
+        raise ValueError(f"{name} must be below 2^63, got {number}")
     return number
 
 
 def real_number(value: Any, name: str) -> float:
     """Return `value` as a finite float, or say which argument is not one."""
-    if isinstance(value, bool | np.bool_ | str):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    number = _as_float(value, name)
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {number}")
     return number
@@ -49,10 +50,7 @@ def unit_interval(value: Any, name: str) -> float:
     Traceback (most recent call last):
     ValueError: temperature must be in [0, 1], got 1.5
     """
-    try:
-        number = real_number(value, name)
-    except ValueError:
-        number = float(value)
+    number = _as_float(value, name)
     if not 0 <= number <= 1:
         raise ValueError(f"{name} must be in [0, 1], got {number}")
     return number
@@ -62,7 +60,7 @@ def nonnegative_vector(values: Any, name: str) -> np.ndarray:
     """Return `values` as a one-dimensional int64 or float64 array of finite numbers >= 0."""
     vector = np.asarray(values)
     if vector.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must be numbers, got {vector.dtype} values")
+        raise WrongTypeError(f"{name} must be numbers, got {vector.dtype} values")
     if vector.ndim != 1:
         raise ValueError(f"{name} must have one dimension, got shape {vector.shape}")
     if vector.size == 0:
@@ -73,3 +71,14 @@ def nonnegative_vector(values: Any, name: str) -> np.ndarray:
         where = int(wrong.argmax())
         raise ValueError(f"{name} must be finite and not negative, got {vector[where]} at {where}")
     return vector
+
+
+def _as_float(value: Any, name: str) -> float:
+    if isinstance(value, bool | np.bool_ | str):
+        raise WrongTypeError(f"{name} must be a number, got {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise WrongTypeError(f"{name} must be a number, got {value!r}") from None
+    except OverflowError:  # of a whole number
+        return math.inf

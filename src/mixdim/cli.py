@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import platform
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 
 import mixdim
 from mixdim import cli_data, cli_report, cli_reproduce, cli_sweep, cli_theory, cli_train, kernels
+from mixdim.cli_outcome import end_with, interruptible, warnings_as_lines
 from mixdim.cli_progress import progress_bars
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
@@ -39,25 +35,21 @@ PLAN_EXAMPLES = """Examples:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code: 0, or 2 after one line that says what is wrong."""
-    command = typer.main.get_command(app)
-    try:
-        with _warnings_as_lines():
-            arguments = arguments or ["--help"]
-            return int(command.main(arguments, prog_name="mixdim", standalone_mode=False) or 0)
-    except typer.TyperException as error:
-        return _fail(error.format_message())
-    except ModuleNotFoundError as error:
-        return _fail(f"this command needs {error.name}: pip install 'mixdim[all]'")
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{place}{error.strerror}" if error.strerror else str(error))
-    except (ValueError, TypeError) as error:
-        return _fail(str(error))
-    except FloatingPointError as error:
-        return _fail(str(error), code=1)
-    except (typer.Abort, KeyboardInterrupt):
-        return _fail("stopped", code=130)
+    """Run one command and return its exit code; other than 0, a line has said what is wrong."""
+    debug = False
+    with warnings_as_lines(), interruptible() as interrupted:
+        try:
+            # Not command.main(): it would hide Ctrl-C and make any broken pipe a silent 1.
+            command = typer.main.get_command(app)
+            with command.make_context("mixdim", list(arguments) or ["--help"]) as context:
+                debug = context.params["debug"]
+                command.invoke(context)
+            return 0
+        except typer.Exit as end:
+            return end.exit_code
+        except (Exception, KeyboardInterrupt) as error:
+            is_late = interrupted() and not isinstance(error, KeyboardInterrupt)
+            return end_with(KeyboardInterrupt() if is_late else error, arguments, debug=debug)
 
 
 def _version_if_asked(asked: bool) -> None:
@@ -72,6 +64,7 @@ def all_commands(
         bool,
         typer.Option("--version", help="Print the version.", callback=_version_if_asked, is_eager=True),
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
 ) -> None:
     """Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids."""
 
@@ -231,6 +224,8 @@ def _features(cardinalities: str | None, plan_from: Path | None) -> FeatureList:
         raise ValueError(
             f"--cardinalities must be whole numbers such as 1460,583 or user=6040, got {cardinalities!r}"
         ) from None
+    if "" in rows:
+        raise ValueError(f"--cardinalities has a feature without a name: {cardinalities!r}")
     if len(rows) < len(named):
         raise ValueError(f"--cardinalities names a feature twice: {cardinalities!r}")
     return FeatureList(rows, {}, {})
@@ -263,26 +258,3 @@ def _deliver(
         plans = drawn or {f"temperature {answer.temperature:g}": answer}
         save_figure(widths_figure(plans), plot)
     typer.echo(answer.to_json() if as_json else str(answer), nl=not as_json)
-
-
-@contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            yield
-        finally:
-            _print_warnings(caught)
-
-
-def _print_warnings(caught: list[warnings.WarningMessage]) -> None:
-    for warning in caught:
-        Console(stderr=True).print(
-            f"[yellow]warning:[/] {warning.message}", highlight=False, soft_wrap=True
-        )
-
-
-def _fail(message: str, code: int = 2) -> int:
-    line = " ".join(message.split())
-    print(f"mixdim: {line}", file=sys.stderr)
-    return code

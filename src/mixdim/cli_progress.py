@@ -47,11 +47,11 @@ def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Sh
     `slow` names a stage whose steps take seconds or longer: it shows how many are done, not a speed.
     """
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         _Pace(unit, slow),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     bars = Progress(*columns, console=Console(stderr=True))
     tasks: dict[str, TaskID] = {}

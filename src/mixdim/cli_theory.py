@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mixdim.cli_progress import Show, progress_bars
+from mixdim.files import make_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -123,10 +124,10 @@ def _deliver(
     from mixdim.experiments.theory_records import read_records, write_records
 
     if out.exists() and not out.is_dir():  # before a minute of work is lost
-        raise NotADirectoryError(f"--out must be a folder, got the file {out}")
+        raise NotADirectoryError(f"{out} must be a folder, but is a file")
     with progress_bars(unit="points") as show:
         measured = list(run(show))
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     lines = out / f"{name}.jsonl"
     write_records(lines, measured)
     records = read_records(lines)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mixdim.arguments import whole_number
+from mixdim.arguments import nonnegative_vector, whole_number
 from mixdim.plan import JSON_FORMAT, Plan
 
 FORMS = (
@@ -33,7 +33,10 @@ def read_features(path: str | Path) -> FeatureList:
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: features come from a .json or .csv file: {FORMS}")
     try:
-        return readers[path.suffix.lower()](path.read_text(encoding="utf-8-sig"))
+        found = readers[path.suffix.lower()](path.read_text(encoding="utf-8-sig"))
+        if "" in found.rows:
+            raise ValueError("a feature has no name")
+        return found
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text: {error}") from None
     except (TypeError, ValueError) as error:
@@ -62,9 +65,10 @@ def _read_json(text: str) -> FeatureList:
 
 def _counts(name: str, entry: list[Any]) -> np.ndarray:
     try:
-        return np.asarray(entry)
+        values = np.asarray(entry)
     except ValueError:
         raise ValueError(f"counts of feature {name!r} must be a list of numbers") from None
+    return nonnegative_vector(values, f"counts of feature {name!r}")
 
 
 def _read_csv(text: str) -> FeatureList:

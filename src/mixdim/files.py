@@ -1,34 +1,91 @@
-"""How a file is written so that nobody ever finds half of it. Knows nothing about what is in it."""
+"""How a file is written so that nobody ever finds half of it, and what is no file is left in its place.
+
+Knows nothing about what is written. Every output that a user names goes through here.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
+import secrets
+import stat
 from pathlib import Path
+
+MAX_LINKS = 40  # of a chain, as Linux has it
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write a file under a temporary name, then rename it; until then the old one stays."""
-    path = Path(path)
+    """Write a file under a temporary name, then rename it; until then the old one stays.
+
+    A link stays, and what it leads to is written. Nothing can take the place of a pipe or of a device
+    such as /dev/stdout: they are written to.
+    """
     data = content.encode() if isinstance(content, str) else content
-    if path.is_dir():
-        raise IsADirectoryError(f"cannot write {path}: it is a directory")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: there is no directory {path.parent}")
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    target = follow_links(path)
+    mode = target.stat().st_mode if target.exists() else None
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        if (descriptor := _own_descriptor(target)) is not None:
+            _write(os.dup(descriptor), data)
+        elif mode is None or stat.S_ISREG(mode):
+            _replace(target, data, mode)
+        elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            _write(os.open(target, os.O_WRONLY), data)
+        elif stat.S_ISDIR(mode):
+            raise IsADirectoryError(f"cannot write {path}: it is a directory")
+        else:
+            raise OSError(f"cannot write {path}: it is neither a file nor a pipe")
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # of a full disk
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def make_folder(path: str | Path) -> None:
+    """Make a folder, and those above it, unless it is there; of a link, the folder that it leads to."""
+    folder = follow_links(path)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{path} must be a folder, but is a file")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def follow_links(path: str | Path) -> Path:
+    """The end of a chain of links, where there may be nothing yet; a path that is no link as it is."""
+    end = Path(path)
+    for _ in range(MAX_LINKS):
+        if not end.is_symlink() or _own_descriptor(end) is not None:
+            return end
+        end = end.parent / end.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _own_descriptor(path: Path) -> int | None:
+    """The number of an open file of this process, such as 1 of /proc/self/fd/1.
+
+    It looks like a link to a file, but to write there anew would be to write over what was printed.
+    """
+    is_own = path.name.isdecimal() and path.parent.resolve() == Path(f"/proc/{os.getpid()}/fd")
+    return int(path.name) if is_own else None
+
+
+def _replace(target: Path, data: bytes, mode: int | None) -> None:
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: there is no directory {target.parent}")
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
+    # The system applies the umask, which could be read only by changing it for all threads.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        _write(descriptor, data, sync=True)
+        if mode is not None:
+            temporary.chmod(stat.S_IMODE(mode))
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _write(descriptor: int, data: bytes, *, sync: bool = False) -> None:
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())

@@ -106,6 +106,17 @@ def test_a_file_is_fetched_checked_and_put_in_its_place(host, tmp_path):
     assert seen == sorted(seen)
 
 
+def test_links_to_where_there_is_room_are_filled(host, tmp_path):
+    (tmp_path / "here").symlink_to("disk")
+    get(host, tmp_path / "here")
+    assert (tmp_path / "disk" / FILE).read_bytes() == CONTENT
+    (tmp_path / "disk" / FILE).rename(tmp_path / "disk" / "away")
+    (tmp_path / FILE).symlink_to("disk/other.zip")
+    get(host, tmp_path)
+    assert (tmp_path / FILE).is_symlink()
+    assert names(tmp_path / "disk") == ["away", "other.zip"]
+
+
 def test_a_file_that_is_there_and_right_is_not_fetched_again(host, tmp_path):
     (tmp_path / FILE).write_bytes(CONTENT)
     result = get(host, tmp_path)

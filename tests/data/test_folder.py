@@ -53,6 +53,18 @@ def test_an_existing_folder_is_replaced_only_when_asked(tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_a_link_in_the_place_of_the_folder_stays(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "data").symlink_to("far/data")
+    write_small_folder(tmp_path / "data", seed=0)
+    before = (tmp_path / "far" / "data" / "ids.npy").read_bytes()
+    write_small_folder(tmp_path / "data", seed=1, overwrite=True)
+    assert (tmp_path / "far" / "data" / "ids.npy").read_bytes() != before
+    assert (tmp_path / "data").is_symlink()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list((tmp_path / "far").iterdir())) == 1
+
+
 def test_a_folder_of_something_else_is_never_replaced(tmp_path):
     (tmp_path / "photos").mkdir()
     with pytest.raises(FileExistsError, match="is no prepared folder"):

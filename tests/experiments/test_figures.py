@@ -21,6 +21,15 @@ def test_bands_are_numbered():
     assert [label.get_text() for label in labels] == ["0 1/2 (2)", "0 2/2 (2)"]
 
 
+@pytest.mark.parametrize("name", ["$price$", r"$\frac$", "US$ and A$", "$", "[/x]", "a_b^c", "\\$x$"])
+def test_names_are_drawn_as_they_are_and_never_as_formulas(tmp_path, name):
+    figure = widths_figure({"x": mixdim.plan({name: 3}, temperature=0, base_dim=2)})
+    save_figure(figure, tmp_path / "widths.svg")
+    (label,) = figure.axes[0].get_xticklabels()
+    drawn, is_formula = label._preprocess_math(label.get_text())
+    assert (drawn, is_formula) == (f"{name} (3)", False)
+
+
 def test_many_blocks_are_drawn_without_names():
     figure = widths_figure({"x": mixdim.plan([10] * 300, temperature=0, base_dim=2)})
     assert len(figure.axes[0].lines[0].get_ydata()) == 300

@@ -1,7 +1,8 @@
 import pytest
 
 from mixdim.experiments.figures import save_figure
-from mixdim.experiments.frontier_figure import best_possible, frontier_figure, objective_of
+from mixdim.experiments.frontier_figure import frontier_figure
+from mixdim.experiments.objective import best_possible, objective_of
 
 
 def run(temperature, parameters, loss, *, metric="mse", last=9.0, bayes=0.5):

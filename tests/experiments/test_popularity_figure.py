@@ -60,3 +60,13 @@ def test_the_edges_can_be_drawn(tmp_path, counts):
 def test_no_features_are_refused():
     with pytest.raises(ValueError, match="at least one feature, got none"):
         popularity_figure({}, "nothing")
+
+
+def test_odd_names_are_in_the_legend_as_they_are(tmp_path):
+    figure = popularity_figure({"_id": np.ones(3), r"$\frac$": np.ones(2)}, "data of US$ and A$")
+    save_figure(figure, tmp_path / "popularity.svg")
+    (axes,) = figure.axes
+    texts = [*axes.get_legend().get_texts(), axes.title]
+    drawn = [text._preprocess_math(text.get_text()) for text in texts]
+    expected = ["_id: 3 rows", r"$\frac$: 2 rows", "data of US$ and A$"]
+    assert drawn == [(text, False) for text in expected]

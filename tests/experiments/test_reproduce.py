@@ -175,7 +175,7 @@ def test_the_papers_scale_needs_the_papers_data(tmp_path):
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "out").write_text("")
-    with pytest.raises(NotADirectoryError, match="--out must be a folder"):
+    with pytest.raises(NotADirectoryError, match="must be a folder, but is a file"):
         reproduce("fig1", tiny(), tmp_path / "out")
 
 

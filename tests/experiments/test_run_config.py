@@ -85,6 +85,8 @@ def test_a_bad_file_is_named_with_what_is_wrong_in_it(tmp_path, text, message):
     ("told", "message"),
     [
         ({"model": "gbdt"}, "model must be one of dlrm, mf, ncf, got 'gbdt'"),
+        ({"model": ""}, "model must be one of dlrm, mf, ncf, got ''"),
+        ({"preset": ""}, "preset must be one of ctr, cf, got ''"),
         ({"preset": "nlp"}, "preset must be one of ctr, cf, got 'nlp'"),
         ({"model": "mf", "hidden": (8,)}, "hidden is no option of model 'mf'; it has mean, biases"),
         ({"model": "dlrm", "biases": True}, "biases is no option of model 'dlrm'; it has bottom, top"),

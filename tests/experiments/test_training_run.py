@@ -215,6 +215,16 @@ def test_a_folder_that_is_no_run_is_never_touched(tmp_path, files, how):
         train_run(told("mf"), tmp_path / "file", **how)
 
 
+def test_a_link_in_the_place_of_the_folder_stays(tmp_path):
+    (tmp_path / "link").symlink_to("far/run")
+    train_run(told("mf", epochs=1), tmp_path / "link")
+    (tmp_path / "far" / "run" / "old").write_text("x")
+    train_run(told("mf", epochs=1, seed=2), tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert not (tmp_path / "far" / "run" / "old").exists()
+    assert read_config(tmp_path / "far" / "run" / "config.toml").seed == 2
+
+
 def test_a_run_is_replaced_only_if_asked(mf_run):
     (mf_run / "checkpoint" / "old").write_text("x")
     with pytest.raises(FileExistsError, match="--resume continues it, --overwrite replaces it"):

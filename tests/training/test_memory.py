@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -140,6 +141,20 @@ def test_peak_memory_rises_with_what_is_taken():
     assert peak_memory() >= min(before, 300_000_000)
     assert peak_memory() >= taken.nbytes
     assert available_memory() > 0
+
+
+def test_a_system_that_does_not_tell_is_said_and_stops_nobody(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(memory, "CGROUPS", ())
+    assert peak_memory() > 10**6
+    assert 10**6 < available_memory() < sys.maxsize
+    monkeypatch.setitem(sys.modules, "resource", None)
+    monkeypatch.delattr(os, "sysconf")
+    with pytest.warns(RuntimeWarning, match="as 0: this system has neither /proc nor the module"):
+        assert peak_memory() == 0
+    with pytest.warns(RuntimeWarning, match=r"checked: this system has neither /proc nor os\.sysconf"):
+        assert available_memory() == sys.maxsize
 
 
 def test_the_forecast_is_near_the_measured_peak_of_a_real_run(tmp_path):

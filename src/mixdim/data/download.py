@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mixdim.files import follow_links, make_folder
+
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60.0  # seconds without a byte before a connection counts as dead
 ATTEMPTS = 3  # a connection cut in the middle is taken up again so often in one call
@@ -133,14 +135,14 @@ def fetch(
     opener = opener or urllib.request.build_opener()
     address = f"{base.rstrip('/')}/{source.file}" if base else ADDRESSES[name]
     directory = Path(directory)
-    path = directory / source.file
-    part = directory / f"{source.file}.part"
+    path = follow_links(directory / source.file)
+    part = path.with_name(f"{path.name}.part")
     if path.exists():
         return _found(path, source, address, opener)
     with _by_hand(address, path):
         md5 = source.md5 or (_published_md5(opener, address) if source.md5_beside else None)
     with _naming(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
     with _by_hand(address, path):
         _fill(part, address, opener, progress or (lambda *_: None))
     if md5 is not None and (got := _md5(part)) != md5:

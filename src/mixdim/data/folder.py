@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mixdim.files import write_atomically
+from mixdim.files import follow_links, write_atomically
 
 FORMAT = "mixdim.data"
 VERSION = 1
@@ -80,7 +80,7 @@ class FolderWriter:
     """
 
     def __init__(self, out: str | Path, *, overwrite: bool = False) -> None:
-        self.out = Path(out)
+        self.out = follow_links(out)
         if self.out.exists() and not overwrite:
             raise FileExistsError(f"{self.out} exists already; --overwrite replaces it")
         if self.out.exists() and not (self.out / "meta.json").is_file():

@@ -21,16 +21,14 @@ from mixdim.data.planted import CRITEO_KAGGLE_ROWS
 from mixdim.experiments.figure_words import listed
 from mixdim.experiments.figures import save_figure, widths_figure
 from mixdim.experiments.findings import Finding
-from mixdim.experiments.frontier_figure import (
-    best_possible,
-    frontier_figure,
-    objective_of,
-)
+from mixdim.experiments.frontier_figure import frontier_figure
 from mixdim.experiments.measured_run import train_and_measure
+from mixdim.experiments.objective import best_possible, objective_of
 from mixdim.experiments.records import Record, append_record, record_key
 from mixdim.experiments.report import write_report
 from mixdim.experiments.run_config import RunConfig
 from mixdim.experiments.training_run import plan_of
+from mixdim.files import make_folder
 from mixdim.plan import Plan
 from mixdim.plan_table import align
 from mixdim.planning import plan
@@ -91,7 +89,7 @@ def run_demo(
     out: Path, *, echo: Echo, progress: Bars, demo_sets: Sequence[DemoSet] = DEMO_SETS
 ) -> list[dict[str, Any]]:
     """Run the demo in the folder `out`, replacing what an earlier one left; returns the summaries."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     (out / "records.jsonl").unlink(missing_ok=True)
     echo("== Plan: the widths of Criteo Kaggle's features ==\n")
     widths = _plan_criteo(out, echo)

@@ -48,13 +48,18 @@ def widths_figure(plans: Mapping[str, Plan], *, title: str | None = None) -> Fig
     axes.set_ylabel("width (log scale)")
     axes.set_xlabel("block, from the most to the least popular row")
     if len(names) <= MOST_LABELS:
-        labels = [f"{names[i]} ({_short(first.blocks[i].size)})" for i in by_popularity]
+        labels = [as_it_is(f"{names[i]} ({_short(first.blocks[i].size)})") for i in by_popularity]
         axes.set_xticks(range(len(names)), labels, rotation=60, ha="right", fontsize=7)
         axes.set_xlabel("block (rows), from the most to the least popular row")
     axes.grid(axis="y", alpha=0.3)
     axes.set_title(title or "Width of each block")
     axes.legend(fontsize=8)
     return figure
+
+
+def as_it_is(text: str) -> str:
+    """A text from a user, in which matplotlib would take $...$ for a formula."""
+    return text.replace("$", r"\$")
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-OBJECTIVES = {"log_loss": "log loss", "mse": "mean squared error"}
-Summary = Mapping[str, Any]  # what `summary.json` of a run holds
+from mixdim.experiments.objective import OBJECTIVES, Summary, best_possible, objective_of
 
 
 def frontier_figure(runs_by_panel: Mapping[str, Sequence[Summary]], title: str | None = None) -> Figure:
@@ -29,31 +27,6 @@ def frontier_figure(runs_by_panel: Mapping[str, Sequence[Summary]], title: str |
     if title is not None:
         figure.suptitle(title)
     return figure
-
-
-def objective_of(runs: Sequence[Summary]) -> str:
-    """The loss that these runs made small: "log_loss" or "mse".
-
-    >>> objective_of([{"test": {"best": {"rows": 9, "mse": 0.5, "mae": 0.6}}}])
-    'mse'
-    """
-    found = {name for run in runs for name in OBJECTIVES if name in run["test"]["best"]}
-    if len(found) != 1:
-        raise ValueError(
-            f"runs to compare must have one loss of {', '.join(OBJECTIVES)}, "
-            f"got {', '.join(sorted(found)) or 'none'} in {len(runs)} runs"
-        )
-    return found.pop()
-
-
-def best_possible(run: Summary) -> float | None:
-    """The expected loss on the test split of someone who knows the planted truth; None for real data.
-
-    >>> best_possible({"test": {"best": {"mse": 0.7}}, "bayes_mse": {"train": 0.56, "test": 0.57}})
-    0.57
-    """
-    known = run.get(f"bayes_{objective_of([run])}")
-    return None if known is None else float(known["test"])
 
 
 def _draw(axes: Axes, name: str, runs: Sequence[Summary]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mixdim.experiments.frontier_figure import OBJECTIVES, objective_of
+from mixdim.experiments.objective import OBJECTIVES, objective_of
 from mixdim.experiments.records import Record, replicates
 
 Measure = Callable[[Record], float]

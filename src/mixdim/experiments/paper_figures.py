@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from mixdim.experiments.frontier_figure import best_possible
 from mixdim.experiments.measured_lines import (
     Measure,
     Point,
@@ -31,6 +30,7 @@ from mixdim.experiments.measured_lines import (
     summary_of,
     train_seconds,
 )
+from mixdim.experiments.objective import best_possible
 from mixdim.experiments.records import Record
 
 LINE_STYLES = ("-", "--", "-.", (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (3, 1.5)), ":")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from mixdim.experiments.frontier_figure import best_possible, objective_of
+from mixdim.experiments.objective import best_possible, objective_of
 from mixdim.experiments.records import Record
 from mixdim.experiments.report_runs import (
     NO_MATTER,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from mixdim.experiments.frontier_figure import best_possible, objective_of
+from mixdim.experiments.objective import best_possible, objective_of
 from mixdim.experiments.records import Record
 
 # Options that decide where a point lies, not which line it is on; and options that decide no result.

@@ -23,7 +23,7 @@ from mixdim.experiments.records import Record
 from mixdim.experiments.study import Study
 from mixdim.experiments.sweep import run_sweep
 from mixdim.experiments.untrained_targets import Studies
-from mixdim.files import write_atomically
+from mixdim.files import make_folder, write_atomically
 from mixdim.training.evaluation import Progress
 
 FORMATS = (".png", ".svg")
@@ -79,11 +79,9 @@ def reproduce(
     - `sweep`: what makes runs, as `run_sweep` does.
     """
     targets = targets_of(figure)
-    if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"--out must be a folder, got the file {out}")
     needed = dict.fromkeys(name for target in targets.values() for name in target.studies)
     datasets = _datasets([scale[name].task for name in needed], data)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     records = records or out / "records.jsonl"
     studies = {
         name: Study(

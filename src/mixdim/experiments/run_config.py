@@ -67,7 +67,7 @@ class RunConfig:
 
     def effective(self, task: str) -> RunConfig:
         """Fill in what was not said: the preset of the task, and the paper's settings."""
-        model = self.model or MODEL_OF_TASK[task]
+        model = MODEL_OF_TASK[task] if self.model is None else self.model
         if model not in OPTIONS_OF_MODEL:
             raise ValueError(f"model must be one of {', '.join(OPTIONS_OF_MODEL)}, got {model!r}")
         widths: dict[str, Any] = {"bands": BANDS[model], "rounding": "power_of_two"}
@@ -79,7 +79,7 @@ class RunConfig:
             widths = {}
         elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
-        name = self.preset or PRESET_OF_TASK[task]
+        name = PRESET_OF_TASK[task] if self.preset is None else self.preset
         training = preset(name)
         of_model = OPTIONS_OF_MODEL[model]
         of_any_model = {option for options in OPTIONS_OF_MODEL.values() for option in options}

@@ -28,7 +28,7 @@ from mixdim.data import Dataset
 from mixdim.experiments.build_model import build_model, check_fits, mean_output
 from mixdim.experiments.run_config import RunConfig, read_config
 from mixdim.experiments.trained_run import check_features, read_plan, read_summary
-from mixdim.files import write_atomically
+from mixdim.files import follow_links, make_folder, write_atomically
 from mixdim.plan import OPTIMIZER_STATE, Plan
 from mixdim.planning import plan as make_plan
 from mixdim.training import Fitted, fit
@@ -220,8 +220,8 @@ def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     if held and not _is_run(out):
         raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
     if held and not resume:
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(follow_links(out))
+    make_folder(out)
 
 
 def _is_run(path: Path) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +102,11 @@ def peak_memory() -> int:
     if STATUS.exists():  # not ru_maxrss: Linux starts that at the peak of the process before this one
         line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
+    try:
+        import resource  # Windows has none
+    except ImportError:
+        _warn("the peak memory is recorded as 0", "/proc nor the module resource")
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -118,4 +123,11 @@ def _meminfo() -> int:
 
 
 def _physical_memory() -> int:
+    if not hasattr(os, "sysconf"):  # Windows has none
+        _warn("whether the memory suffices is not checked", "/proc nor os.sysconf")
+        return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _warn(what: str, missing: str) -> None:
+    warnings.warn(f"{what}: this system has neither {missing}", RuntimeWarning, stacklevel=3)

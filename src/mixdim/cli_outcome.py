@@ -1,0 +1,96 @@
+"""How a command ends: an exit code and, when something is wrong, one line. Knows no command."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+
+from mixdim.starting import INTERRUPTED, show_warning
+
+FAILED, WRONG_INPUT, BUG = 1, 2, 70  # 70 is what sysexits.h calls an internal software error
+EXTRAS = {"matplotlib", "polars", "rich", "scipy", "tensorboard", "tomli_w", "typer"}
+
+
+def end_with(error: BaseException, arguments: Sequence[str], *, debug: bool) -> int:
+    """Say on standard error what went wrong, with `debug` also where, and return the exit code."""
+    line, code = _told(error)
+    if code == BUG:
+        again = shlex.join(["mixdim", "--debug", *arguments])
+        line += "" if debug else f"; please report it with all that this prints: {again}"
+    if debug:
+        traceback.print_exception(error)
+    print(f"mixdim: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    """A sentence about an error, and its exit code. What is not expected here is a bug.
+
+    What a user gives is checked where it is used: this raises ValueError, and `WrongTypeError` is one
+    too. A TypeError, KeyError, IndexError, ... came from a line that was not meant to fail.
+    """
+    match error:
+        case KeyboardInterrupt() | typer.Abort():
+            return str(error) or "stopped", INTERRUPTED
+        case typer.TyperException():
+            return error.format_message(), WRONG_INPUT
+        case ModuleNotFoundError() if str(error.name).partition(".")[0] in EXTRAS:
+            return f"this command needs {error.name}: pip install 'mixdim[all]'", WRONG_INPUT
+        case OSError():
+            place = f"{error.filename}: " if error.filename else ""
+            return f"{place}{error.strerror}" if error.strerror else str(error), WRONG_INPUT
+        case ValueError():
+            return str(error), WRONG_INPUT
+        case FloatingPointError():
+            return str(error), FAILED
+        case MemoryError():
+            return f"not enough memory: {error}".removesuffix(": "), FAILED
+    return f"this is a bug in mixdim: {type(error).__name__}: {error}", BUG
+
+
+@contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """While it is entered, a warning is a plain line on standard error, at once and only once."""
+    shown = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            show_warning(message)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """While it is entered, Ctrl-C raises KeyboardInterrupt; yields what tells whether it did.
+
+    The exception alone does not tell: an extension module that is just imported makes another of it.
+    """
+    times = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal times
+        times += 1
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    is_ours = callable(before) and threading.current_thread() is threading.main_thread()
+    if is_ours:  # not if a shell has it ignored
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield lambda: times > 0
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, before)

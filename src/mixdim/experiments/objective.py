@@ -1,0 +1,34 @@
+"""Which loss do runs make small, and how small can it be? Summaries in, numbers out; draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+OBJECTIVES = {"log_loss": "log loss", "mse": "mean squared error"}
+Summary = Mapping[str, Any]  # what `summary.json` of a run holds
+
+
+def objective_of(runs: Sequence[Summary]) -> str:
+    """The loss that these runs made small: "log_loss" or "mse".
+
+    >>> objective_of([{"test": {"best": {"rows": 9, "mse": 0.5, "mae": 0.6}}}])
+    'mse'
+    """
+    found = {name for run in runs for name in OBJECTIVES if name in run["test"]["best"]}
+    if len(found) != 1:
+        raise ValueError(
+            f"runs to compare must have one loss of {', '.join(OBJECTIVES)}, "
+            f"got {', '.join(sorted(found)) or 'none'} in {len(runs)} runs"
+        )
+    return found.pop()
+
+
+def best_possible(run: Summary) -> float | None:
+    """The expected loss on the test split of someone who knows the planted truth; None for real data.
+
+    >>> best_possible({"test": {"best": {"mse": 0.7}}, "bayes_mse": {"train": 0.56, "test": 0.57}})
+    0.57
+    """
+    known = run.get(f"bayes_{objective_of([run])}")
+    return None if known is None else float(known["test"])

@@ -1,0 +1,38 @@
+"""What a process that was started as a command settles first: Ctrl-C and warnings. Knows no command.
+
+The package imports this before anything else, since torch takes seconds. It imports little itself: until
+it is through, Ctrl-C is a traceback. In a process that only uses the library it changes nothing.
+"""
+
+import os
+import signal
+import sys
+import warnings
+
+INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
+
+
+def started_as_command() -> bool:
+    """Whether this process is `mixdim` or `python -m mixdim`, and not a worker of one."""
+    program = (getattr(sys, "argv", None) or [""])[0]
+    if program == "-m":  # what Python puts there until it has found the module
+        return "mixdim" in sys.orig_argv
+    name = program.replace("\\", "/").rpartition("/")[2]
+    return name in ("mixdim", "mixdim.exe") and program in sys.orig_argv
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one plain line; takes what `warnings.showwarning` takes."""
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _stop_at_once(*_: object) -> None:
+    # Not an exception: what is being imported might catch it, or make another one of it.
+    os.write(2, b"mixdim: stopped\n")
+    os._exit(INTERRUPTED)
+
+
+if started_as_command():
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
+        signal.signal(signal.SIGINT, _stop_at_once)
+    warnings.showwarning = show_warning
