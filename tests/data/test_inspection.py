@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from mixdim.data import inspection as module
-from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from mixdim.data.folder import FeatureMeta, Meta
+from mixdim.data.folder_writer import FolderWriter
 from mixdim.data.inspection import inspect
 
 

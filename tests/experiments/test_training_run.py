@@ -1,11 +1,12 @@
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
-from small_folder import write_small_folder
+from small_folder import change_page, sign_again, write_small_folder
 
 import mixdim
 from mixdim.data import Dataset
@@ -197,6 +198,31 @@ def test_data_that_changed_since_the_run_began_are_refused_and_the_run_stays(tmp
 
 
 # Folders that are not for us.
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(ratings().path, tmp_path / "data")
+
+
+def test_data_that_end_before_their_page_says_so_are_refused_at_once(folder, tmp_path):
+    config = told("mf", data=str(folder))
+    change_page(folder, lambda page: page["splits"].update(train=[0, 1_000_000_000]))
+    with pytest.raises(ValueError, match=r"meta\.json is malformed: split 'validation' must begin at"):
+        train_run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["mf", "ncf", "dlrm"])
+@pytest.mark.parametrize("wrong", [100_000, -1])
+def test_an_id_beyond_the_rows_of_its_feature_is_named(folder, tmp_path, name, wrong):
+    config = small_config(name, ratings(), **FEW_STEPS, data=str(folder))
+    ids = np.load(folder / "ids.npy")
+    ids[5, 1] = wrong
+    np.save(folder / "ids.npy", ids)
+    sign_again(folder, "ids.npy")
+    with pytest.raises(IndexError, match=f"id {wrong} of feature 'item' is out of range"):
+        train_run(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from mixdim.data.folder import FeatureMeta, Meta
+from mixdim.data.folder_writer import FolderWriter
 from mixdim.data.rejects import Rejects
 from mixdim.data.splitting import Split
 from mixdim.data.vocabulary import ValueCounts, Vocabulary

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mixdim.data.folder import SPLITS, FeatureMeta, Meta, read_meta
+from mixdim.data.arrays import map_arrays, read_counts
+from mixdim.data.folder import SPLITS, FeatureMeta, Meta, bag_file, read_meta, vocabulary_file
 from mixdim.plan_table import align
 
 CHUNK = 1 << 22  # numbers of an array that are looked at together
@@ -94,21 +95,23 @@ def inspect(folder: str | Path) -> Inspection:
     """
     folder = Path(folder)
     meta = read_meta(folder)
+    map_arrays(folder, meta)  # which checks them
     unknown = _unknown_rates(folder, meta)
     return Inspection(
         task=meta.task,
         splits=tuple(_split(folder, name, *meta.splits[name]) for name in SPLITS),
         features=tuple(
-            _feature(folder / "vocabulary" / f"{number}.parquet", feature, unknown[feature.name])
+            _feature(folder, meta, number, unknown[feature.name])
             for number, feature in enumerate(meta.features)
         ),
     )
 
 
 def _feature(
-    vocabulary: Path, feature: FeatureMeta, unknown: dict[str, float | None]
+    folder: Path, meta: Meta, number: int, unknown: dict[str, float | None]
 ) -> FeatureInspection:
-    counts = pl.read_parquet(vocabulary, columns=["count"])["count"].sort(descending=True).to_numpy()
+    feature, vocabulary = meta.features[number], folder / vocabulary_file(number)
+    counts = np.sort(read_counts(folder, meta, number))[::-1]
     own_row = (pl.col("kind") != "out_of_vocabulary").sum()
     return FeatureInspection(
         name=feature.name,
@@ -158,9 +161,9 @@ def _unknown_rates(folder: Path, meta: Meta) -> dict[str, dict[str, float | None
 
 
 def _unknown_rate_of_bag(folder: Path, feature: FeatureMeta, start: int, stop: int) -> float | None:
-    offsets = np.load(folder / "bags" / f"{feature.name}.offsets.npy", mmap_mode="r", allow_pickle=False)
+    offsets = np.load(folder / bag_file(feature.name, "offsets"), mmap_mode="r", allow_pickle=False)
     first, last = int(offsets[start]), int(offsets[stop])
-    parts = _chunks(folder / "bags" / f"{feature.name}.values.npy", first, last)
+    parts = _chunks(folder / bag_file(feature.name, "values"), first, last)
     found = sum(int((part == feature.out_of_vocabulary).sum()) for part in parts)
     return _ratio(found, last - first)
 
