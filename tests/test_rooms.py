@@ -12,6 +12,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "mixdim"
 MAY_IMPORT = {
     "arguments": set(),
     "files": set(),
+    "folder_lock": set(),
+    "stopping": set(),
     "budget": {"arguments"},
     "blocking": {"arguments"},
     "sizing": {"arguments", "budget", "blocking"},
@@ -32,8 +34,8 @@ MAY_IMPORT = {
     "scores": {"embedding", "ids", "kernels"},
     "models": {"arguments", "embedding", "interaction", "mixed_tables", "plan", "scores"},
     "feature_file": {"arguments", "plan"},
-    "data": {"arguments", "files", "plan_table"},
-    "training": {"arguments", "budget", "optim", "plan"},
+    "data": {"arguments", "files", "folder_lock", "plan_table", "stopping"},
+    "training": {"arguments", "budget", "folder_lock", "optim", "plan"},
     "experiments": {
         *("", "arguments", "blocking", "budget", "data", "embedding", "files", "mixed_tables", "models"),
         *("plan", "plan_table", "planning", "sizing", "spectral_planning", "theory", "training"),
@@ -47,7 +49,7 @@ MAY_IMPORT = {
     "cli_train": {"cli_progress", "experiments", "plan_table", "training"},
     "cli": {
         *("", "cli_data", "cli_progress", "cli_report", "cli_reproduce", "cli_sweep", "cli_theory"),
-        *("cli_train", "data", "experiments", "feature_file", "files"),
+        *("cli_train", "data", "experiments", "feature_file", "files", "stopping"),
     },
     "__main__": {"cli"},
     "__init__": {

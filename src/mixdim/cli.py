@@ -19,6 +19,7 @@ from mixdim import cli_data, cli_report, cli_reproduce, cli_sweep, cli_theory, c
 from mixdim.cli_progress import progress_bars
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
+from mixdim.stopping import Terminated
 
 app = typer.Typer(
     epilog="Start with: mixdim demo",
@@ -58,6 +59,8 @@ def run(arguments: list[str]) -> int:
         return _fail(str(error), code=1)
     except (typer.Abort, KeyboardInterrupt):
         return _fail("stopped", code=130)
+    except Terminated as ended:
+        return _fail(f"stopped by {ended.signal_name}", code=int(ended.code or 0))
 
 
 def _version_if_asked(asked: bool) -> None:

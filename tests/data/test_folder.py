@@ -1,6 +1,3 @@
-import shutil
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -8,7 +5,6 @@ from small_folder import change_page, sign_again, write_small_folder
 
 from mixdim.data import Dataset
 from mixdim.data.folder import PIECES, SAMPLE, fingerprint, read_meta
-from mixdim.data.folder_writer import FolderWriter
 from mixdim.data.inspection import inspect
 
 
@@ -18,50 +14,6 @@ def test_a_finished_folder_says_what_it_holds(tmp_path):
     assert meta.splits == {"train": (0, 70), "validation": (70, 85), "test": (85, 100)}
     assert meta.num_rows == 100
     assert list(tmp_path.iterdir()) == [tmp_path / "data"]
-
-
-def test_an_unfinished_folder_never_appears(tmp_path):
-    with FolderWriter(tmp_path / "data") as writer:
-        writer.array("ids.npy", (10, 2), np.int32)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_names_the_folder_that_it_was_for(tmp_path):
-    full = OSError(28, "No space left on device")
-    message = f"cannot write {tmp_path / 'data'}: No space left on device"
-    with pytest.raises(OSError, match=message), FolderWriter(tmp_path / "data"):
-        raise full
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_killed_just_before_the_end_leaves_nothing_that_opens(tmp_path, monkeypatch):
-    """Killed between the last file and the rename: all is written, but not under its name."""
-    kept = tmp_path / "kept"
-    monkeypatch.setattr(Path, "rename", lambda path, _: shutil.copytree(path, kept / path.name))
-    write_small_folder(tmp_path / "data")
-    (left,) = kept.iterdir()
-    assert (left / "meta.json").is_file()
-    with pytest.raises(ValueError, match="what an interrupted run left"):
-        read_meta(left)
-
-
-def test_an_existing_folder_is_replaced_only_when_asked(tmp_path):
-    folder = write_small_folder(tmp_path / "data", seed=0)
-    before = (folder / "ids.npy").read_bytes()
-    with pytest.raises(FileExistsError, match="exists already; --overwrite replaces it"):
-        write_small_folder(folder, seed=1)
-    assert (folder / "ids.npy").read_bytes() == before
-    write_small_folder(folder, seed=1, overwrite=True)
-    assert (folder / "ids.npy").read_bytes() != before
-    assert list(tmp_path.iterdir()) == [folder]
-
-
-def test_a_folder_of_something_else_is_never_replaced(tmp_path):
-    (tmp_path / "photos").mkdir()
-    with pytest.raises(FileExistsError, match="is no prepared folder"):
-        write_small_folder(tmp_path / "photos", overwrite=True)
-    with pytest.raises(FileNotFoundError, match="there is no directory"):
-        write_small_folder(tmp_path / "nowhere" / "data")
 
 
 @pytest.mark.parametrize("name", ["ids.npy", "target.npy", "dense.npy", "vocabulary/0.parquet"])

@@ -13,8 +13,9 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
-import tempfile
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,16 +61,18 @@ class Checkpoints:
         for left in self.folder.glob(f"{PARTIAL}*"):  # of a run that was killed while it wrote
             shutil.rmtree(left, ignore_errors=True)
         target = self.folder / f"{kind}-{step:08d}"
-        unfinished = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=self.folder))
+        unfinished = self.folder / f"{PARTIAL}{secrets.token_hex(8)}"
+        unfinished.mkdir()  # with the permissions of any new folder, unlike those of tempfile
         replaced = unfinished.with_suffix(".replaced")
         try:
             save_file(_separate(tensors), unfinished / TENSORS)
             body = {"step": step, "tensors_blake2b": _digest_of_file(unfinished / TENSORS), **state}
             document = {"format": FORMAT, "version": VERSION, "blake2b": _digest_of(body), "body": body}
             (unfinished / STATE).write_text(json.dumps(document, indent=2) + "\n")
+            # safetensors makes its file readable for nobody else, whatever the umask.
+            (unfinished / TENSORS).chmod(stat.S_IMODE((unfinished / STATE).stat().st_mode))
             for path in (unfinished / TENSORS, unfinished / STATE, unfinished):
                 _sync(path)
-            unfinished.chmod(0o755)
             if target.exists():  # the same step again, after a resume from before it
                 target.rename(replaced)  # so that it is whole or gone, never half deleted
             unfinished.rename(target)
