@@ -22,6 +22,9 @@ def at_work(folder: Path) -> Iterator[bool | None]:
 
     Yields None where that cannot be known, since the system or the file system has no locks.
     """
+    if fcntl is None:
+        yield None
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         yield _lock(handle)
@@ -29,9 +32,16 @@ def at_work(folder: Path) -> Iterator[bool | None]:
         os.close(handle)  # which ends the lock
 
 
+@contextmanager
+def alone_at_work(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, or say that somebody else does."""
+    with at_work(folder) as nobody_else:
+        if nobody_else is False:
+            raise OSError(f"another process is at work in {folder}: wait for it, or use another folder")
+        yield
+
+
 def _lock(handle: int) -> bool | None:
-    if fcntl is None:
-        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

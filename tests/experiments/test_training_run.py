@@ -14,6 +14,7 @@ from mixdim.data.generate import generate_movielens_like
 from mixdim.experiments.run_config import RunConfig, read_config
 from mixdim.experiments.trained_run import evaluate_run, open_run, predict_run
 from mixdim.experiments.training_run import train_run
+from mixdim.folder_lock import alone_at_work
 from mixdim.training import CheckpointError
 from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
 
@@ -198,6 +199,25 @@ def test_data_that_changed_since_the_run_began_are_refused_and_the_run_stays(tmp
 
 
 # Folders that are not for us.
+
+
+def test_a_run_that_another_process_is_training_is_left_alone(mf_run, tmp_path):
+    before = content(mf_run)
+    with alone_at_work(mf_run):
+        for how in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(OSError, match=f"another process is at work in {mf_run}"):
+                train_run(told("mf", epochs=2), mf_run, **how)
+    assert content(mf_run) == before
+    train_run(told("mf", epochs=2), mf_run, resume=True)
+
+
+def test_a_run_is_replaced_through_a_link_to_it(mf_run, tmp_path):
+    (tmp_path / "link").symlink_to(mf_run)
+    (mf_run / "notes").symlink_to(tmp_path)
+    train_run(told("mf", epochs=2), tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((mf_run / "summary.json").read_text())["epochs"] == 2
+    assert not (mf_run / "notes").exists()
 
 
 @pytest.fixture

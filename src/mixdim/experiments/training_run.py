@@ -29,6 +29,7 @@ from mixdim.experiments.build_model import build_model, check_fits, mean_output
 from mixdim.experiments.run_config import RunConfig, read_config
 from mixdim.experiments.trained_run import check_features, read_plan, read_summary
 from mixdim.files import write_atomically
+from mixdim.folder_lock import alone_at_work
 from mixdim.plan import OPTIMIZER_STATE, Plan
 from mixdim.planning import plan as make_plan
 from mixdim.training import Fitted, fit
@@ -76,23 +77,26 @@ def train_run(
         if summary["epochs"] == config.epochs and summary["patience"] == config.patience:
             echo(f"{out} is finished already")
             return summary
-    _prepare_folder(out, resume=resume, overwrite=overwrite)
-    write_atomically(saved, config.to_toml())
-    write_atomically(planned, plan.to_json())
-    torch.manual_seed(options.seed)
-    model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
-    echo(_opening_lines(config, plan, model, forecast))
-    fitted = fit(
-        model,
-        dataset,
-        options=options,
-        out=out,
-        resume=resume,
-        tensorboard=bool(config.tensorboard),
-        progress=progress,
-    )
-    summary = summarise(config, plan, model, fitted, dataset)
-    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    _make_folder(out, resume=resume, overwrite=overwrite)
+    with alone_at_work(out):
+        if not resume:
+            _empty(out)
+        write_atomically(saved, config.to_toml())
+        write_atomically(planned, plan.to_json())
+        torch.manual_seed(options.seed)
+        model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
+        echo(_opening_lines(config, plan, model, forecast))
+        fitted = fit(
+            model,
+            dataset,
+            options=options,
+            out=out,
+            resume=resume,
+            tensorboard=bool(config.tensorboard),
+            progress=progress,
+        )
+        summary = summarise(config, plan, model, fitted, dataset)
+        write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 
 
@@ -210,7 +214,8 @@ def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
     return replace(given, data=None).over(saved)
 
 
-def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+def _make_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make the folder of a run, unless what is there may not be continued or replaced."""
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is not a folder")
     # A run killed at its very beginning leaves an unfinished config.
@@ -219,9 +224,16 @@ def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise FileExistsError(f"{out} exists already; --resume continues it, --overwrite replaces it")
     if held and not _is_run(out):
         raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
-    if held and not resume:
-        shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
+
+
+def _empty(folder: Path) -> None:
+    """Remove all that is in a folder; the folder itself stays, and so do its lock and a link to it."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _is_run(path: Path) -> bool:

@@ -16,7 +16,8 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from mixdim.folder_lock import alone_at_work
 
 log = logging.getLogger("mixdim.training")
 
@@ -52,6 +55,13 @@ class Checkpoints:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Make sure that no other process writes checkpoints here: two would undo each other's."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with alone_at_work(self.folder):
+            yield
 
     def save(
         self, kind: str, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]

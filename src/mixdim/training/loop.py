@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -121,10 +121,11 @@ def fit(
     if resume and out is None:
         raise ValueError("resume needs out, the folder of the run to continue")
     run = _Run(model, dataset, options, None if out is None else Path(out), tensorboard, progress)
-    if out is not None and not resume and run.checkpoints.newest_path() is not None:
-        raise FileExistsError(f"{out} holds a run already; resume=True continues it")
-    run.begin(resume=resume)
-    return run.finish()
+    with nullcontext() if out is None else run.checkpoints.alone():
+        if out is not None and not resume and run.checkpoints.newest_path() is not None:
+            raise FileExistsError(f"{out} holds a run already; resume=True continues it")
+        run.begin(resume=resume)
+        return run.finish()
 
 
 @dataclass
