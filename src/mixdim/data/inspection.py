@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from mixdim.data.arrays import map_arrays, read_counts
-from mixdim.data.folder import SPLITS, FeatureMeta, Meta, bag_file, read_meta, vocabulary_file
+from mixdim.data.folder import SPLITS, FeatureMeta, Meta, bag_file, read_meta
 from mixdim.plan_table import align
 
 CHUNK = 1 << 22  # numbers of an array that are looked at together
@@ -110,15 +109,14 @@ def inspect(folder: str | Path) -> Inspection:
 def _feature(
     folder: Path, meta: Meta, number: int, unknown: dict[str, float | None]
 ) -> FeatureInspection:
-    feature, vocabulary = meta.features[number], folder / vocabulary_file(number)
+    feature = meta.features[number]
     counts = np.sort(read_counts(folder, meta, number))[::-1]
-    own_row = (pl.col("kind") != "out_of_vocabulary").sum()
     return FeatureInspection(
         name=feature.name,
         bag=feature.bag,
         rows=feature.rows,
         source_values=feature.source_values,
-        in_vocabulary=pl.scan_parquet(vocabulary).select(own_row).collect(engine="streaming").item(),
+        in_vocabulary=feature.rows - 1,  # all but the row for values out of vocabulary
         top_1_percent=_share_of_top(counts, 100),
         top_10_percent=_share_of_top(counts, 10),
         out_of_vocabulary_validation=unknown["validation"],
