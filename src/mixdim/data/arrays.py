@@ -5,6 +5,7 @@ Knows nothing about batches or what the numbers mean.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 import polars as pl
 
 from mixdim.data.folder import Meta, bag_file, vocabulary_file
+
+CHUNK = 1 << 22  # numbers of an array that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,17 @@ def read_counts(folder: Path, meta: Meta, number: int) -> np.ndarray:
             f"{path} has {len(counts):,} values, and feature {feature.name!r} has {feature.rows:,} rows"
         )
     return counts
+
+
+def chunks_of(path: Path, start: int, stop: int) -> Iterator[np.ndarray]:
+    """Views of the rows of an array from `start` to `stop`, one after the other.
+
+    Each is mapped anew, so that the pages of the ones before do not add up.
+    """
+    shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+    rows = max(1, CHUNK // max(1, int(np.prod(shape[1:]))))
+    for first in range(start, stop, rows):
+        yield np.load(path, mmap_mode="r", allow_pickle=False)[first : min(first + rows, stop)]
 
 
 def _mapped_bags(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:

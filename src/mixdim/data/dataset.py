@@ -17,6 +17,7 @@ from mixdim.arguments import whole_number
 from mixdim.data.arrays import map_arrays, read_counts
 from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta, vocabulary_file
 from mixdim.data.reading_ahead import read_ahead
+from mixdim.data.unknown_values import unknown_shares
 
 
 class Batch(NamedTuple):
@@ -108,6 +109,19 @@ class Dataset:
         return {
             name: float(offsets[stop] - offsets[start]) / max(stop - start, 1)
             for name, (_, offsets) in self._arrays.bags.items()
+        }
+
+    @cached_property
+    def unknown_lookups(self) -> dict[str, dict[str, Any]]:
+        """Of each feature, the shares of lookups of its row for unknown values, and if it was trained.
+
+        Such as `{"user": {"validation": 0.31, "test": 0.34, "trained": False}}`; a share of nothing is
+        None.
+        """
+        shares = unknown_shares(self.path, self.meta)
+        return {
+            f.name: {**shares[f.name], "trained": bool(self.counts[f.name][f.out_of_vocabulary])}
+            for f in self.meta.features
         }
 
     def batches(

@@ -25,6 +25,7 @@ from torch import nn
 import mixdim
 from mixdim.budget import format_bytes, parse_budget
 from mixdim.data import Dataset
+from mixdim.data.unknown_values import advice
 from mixdim.experiments.build_model import build_model, check_fits, mean_output
 from mixdim.experiments.run_config import RunConfig, read_config
 from mixdim.experiments.trained_run import check_features, read_plan, read_summary
@@ -184,6 +185,11 @@ def summarise(
         "validation": fitted.validation,
         "test": fitted.test,
         **best_possible,
+        "unknown_lookups": {
+            name: found
+            for name, found in dataset.unknown_lookups.items()
+            if found["validation"] or found["test"]
+        },
         "data": config.data,
         "data_fingerprint": dataset.fingerprint,
         "vocabulary_fingerprint": dataset.vocabulary_fingerprint,
@@ -196,6 +202,13 @@ def summarise(
             "torch": torch.__version__,
         },
     }
+
+
+def advice_after(summary: dict[str, Any]) -> list[str]:
+    """What a reader of a run's results should know of its data, if there is anything."""
+    generated = any(name.startswith("bayes_") for name in summary)
+    found = advice(summary.get("unknown_lookups", {}), prepared=not generated)
+    return [] if found is None else [found]
 
 
 _SUMMARY_OPTIONS = (
