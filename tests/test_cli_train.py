@@ -1,6 +1,7 @@
 """The commands about training, as a user types them."""
 
 import json
+import re
 
 import polars as pl
 import pytest
@@ -219,6 +220,17 @@ def test_too_little_memory_is_one_line_with_a_budget(capsys, tmp_path, monkeypat
     assert printed.err.startswith("mixdim: training needs about 35")
     assert "this machine has 350.1 MB free: " in printed.err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_share_of_the_memory_is_told_and_most_of_it_warned_of(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_run, "available_memory", lambda: 10**10)
+    printed = output(capsys, *train(tmp_path / "plenty"))
+    assert "% of the 10.0 GB free\n" in printed.out
+    assert "warning" not in printed.err
+    monkeypatch.setattr(training_run, "available_memory", lambda: 400_000_000)
+    printed = output(capsys, *train(tmp_path / "little"))
+    assert "runtime 350.0 MB), 88% of the 400.0 MB free\n" in printed.out
+    assert re.search(r"warning: training will take about 35\d\.\d MB, 88% of the 400.0 MB", printed.err)
 
 
 def test_a_full_disk_is_one_line(capsys, tmp_path, monkeypatch):

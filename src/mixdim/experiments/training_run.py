@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +42,15 @@ from mixdim.training.resumption import MAY_CHANGE
 Echo = Callable[[str], None]
 
 
+MOST_OF_MEMORY = 0.7  # of what is free: a run that takes more is warned of
+
+
 class NotEnoughMemoryError(ValueError):
     """A run that would not fit into this machine's memory."""
+
+
+class MemoryWarning(UserWarning):
+    """A run takes most of this machine's memory."""
 
 
 def train_run(
@@ -72,12 +80,12 @@ def train_run(
     plan = plan_of(config, dataset)
     if resume and planned.is_file() and planned.read_text() != plan.to_json():
         raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
-    forecast = require_memory(config, plan, dataset)
     if (out / "summary.json").is_file() and resume:
         summary = read_summary(out)
         if summary["epochs"] == config.epochs and summary["patience"] == config.patience:
             echo(f"{out} is finished already")
             return summary
+    forecast, available = require_memory(config, plan, dataset), available_memory()
     _make_folder(out, resume=resume, overwrite=overwrite)
     with alone_at_work(out):
         if not resume:
@@ -86,7 +94,8 @@ def train_run(
         write_atomically(planned, plan.to_json())
         torch.manual_seed(options.seed)
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
-        echo(_opening_lines(config, plan, model, forecast))
+        echo(_opening_line(config, plan, model))
+        echo(f"memory: about {forecast}, {forecast.share_of(available)}")
         fitted = fit(
             model,
             dataset,
@@ -136,25 +145,46 @@ def forecast_of(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForeca
 
 
 def require_memory(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForecast:
-    """Forecast the memory; refuse, with the numbers and a budget that would do, what does not fit."""
+    """Forecast the memory; refuse what does not fit, and warn of what hardly does.
+
+    Both say the numbers, and a budget that would do.
+    """
     forecast, available = forecast_of(config, plan, dataset), available_memory()
-    if forecast.total <= available:
-        return forecast
+    if forecast.total > available:
+        smaller = _smaller(config, plan, forecast.total - available)
+        advice = (
+            f"{smaller} would fit"
+            if smaller is not None
+            else f"even width 1 for all {plan.num_rows:,} rows does not fit beside the rest: a smaller "
+            "batch size, or an optimizer with less state, such as adagrad or sgd, may"
+        )
+        raise NotEnoughMemoryError(
+            f"training needs about {forecast}, and this machine has {format_bytes(available)} free: "
+            f"{advice}"
+        )
+    most = int(MOST_OF_MEMORY * available)
+    if forecast.total > most:
+        smaller = _smaller(config, plan, forecast.total - most)
+        advice = "" if smaller is None else f"{smaller} would take less than {MOST_OF_MEMORY:.0%}, and "
+        warnings.warn(
+            f"training will take about {format_bytes(forecast.total)}, {forecast.share_of(available)}, "
+            f"and may be killed if anything else needs memory: {advice}a smaller batch size, or an "
+            "optimizer with less state, such as adagrad or sgd, takes less too",
+            MemoryWarning,
+            stacklevel=2,
+        )
+    return forecast
+
+
+def _smaller(config: RunConfig, plan: Plan, over: int) -> str | None:
+    """The options of a run whose tables take so many bytes less; None if no budget is that small."""
     assert config.optimizer is not None
     copies = 1 + OPTIMIZER_STATE[config.optimizer]
-    over = forecast.total - available
     # What scales with the tables must shrink by what is over; the rest does not grow with fewer.
     budget = plan.num_parameters - math.ceil(1.05 * over / (4 * copies))
     instead = "" if config.base_dim is None else f" instead of --base-dim {config.base_dim}"
-    advice = (
-        f"--temperature {plan.temperature:g} --budget {budget}{instead} would fit"
-        if budget >= plan.num_rows
-        else f"even width 1 for all {plan.num_rows:,} rows does not fit beside the rest: a smaller "
-        "batch size, or an optimizer with less state, such as adagrad or sgd, may"
-    )
-    raise NotEnoughMemoryError(
-        f"training needs about {forecast}, and this machine has {format_bytes(available)} free: {advice}"
-    )
+    options = f"--temperature {plan.temperature:g} --budget {budget}{instead}"
+    return options if budget >= plan.num_rows else None
 
 
 def summarise(
@@ -257,12 +287,11 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def _opening_lines(config: RunConfig, plan: Plan, model: nn.Module, forecast: MemoryForecast) -> str:
+def _opening_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     widths = [block.dim for block in plan.blocks]
     return (
         f"{config.model}: {parameters:,} parameters, {plan.num_parameters:,} of them embeddings "
         f"(temperature {plan.temperature:g}, base_dim {plan.base_dim}, "
-        f"{len(widths)} blocks of width {min(widths)} to {max(widths)})\n"
-        f"memory: about {forecast}"
+        f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
     )
