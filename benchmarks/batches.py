@@ -16,7 +16,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import mixdim.data
-from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from mixdim.data.folder import FeatureMeta, Meta
+from mixdim.data.folder_writer import FolderWriter
 from rounds import Contest, Step, arguments, run
 
 FEATURES, DENSE, VALUES = 26, 13, 1000

@@ -1,12 +1,14 @@
 """The commands about training, as a user types them."""
 
 import json
+import re
 
 import polars as pl
 import pytest
 
 from mixdim.cli import run
 from mixdim.data.generate import generate_movielens_like
+from mixdim.data.prepare import prepare_table
 from mixdim.experiments import training_run
 from mixdim.training import Checkpoints, checkpoints
 from training_data import Turning, clicks, ratings
@@ -69,6 +71,30 @@ def test_train_evaluate_and_predict_work_one_after_the_other(capsys, tmp_path):
     assert table.columns == ["row", "prediction", "target"]
     guessed_right = (table["prediction"] > 0.5) == (table["target"] == 1)
     assert guessed_right.mean() == pytest.approx(summary["test"]["best"]["accuracy"])
+
+
+@pytest.fixture
+def strangers(tmp_path):
+    """A table whose users in validation and test are all new."""
+    users = [*(f"u{n % 7}" for n in range(80)), *(f"v{n}" for n in range(20))]
+    rows = [f"{n % 5},{user},i{n % 3}" for n, user in enumerate(users)]
+    (tmp_path / "t.csv").write_text("\n".join(["y,user,item", *rows]) + "\n")
+    columns = {"target": "y", "categorical": ["user", "item"], "task": "rating", "split": "position"}
+    prepare_table([tmp_path / "t.csv"], tmp_path / "data", **columns)
+    return tmp_path / "data"
+
+
+def test_the_end_says_how_many_lookups_were_of_rows_never_trained(capsys, tmp_path, strangers):
+    printed = output(capsys, *train(tmp_path / "run", data=strangers)).out
+    assert (
+        "unknown values: training never saw those of 100.0% of the lookups in test of user,\n" in printed
+    )
+    assert "never trained: mixdim prepare ... --min-count 2 trains it on rare values\n" in printed
+    path = tmp_path / "run" / "summary.json"
+    summary = json.loads(path.read_text())
+    assert summary.pop("unknown_lookups") == {"user": {"validation": 1.0, "test": 1.0, "trained": False}}
+    path.write_text(json.dumps(summary))  # as an earlier version wrote it
+    assert "unknown values" not in output(capsys, "train", "--resume", "--out", tmp_path / "run").out
 
 
 def test_flags_go_before_the_config_file(capsys, tmp_path):
@@ -195,6 +221,17 @@ def test_too_little_memory_is_one_line_with_a_budget(capsys, tmp_path, monkeypat
     assert printed.err.startswith("mixdim: training needs about 35")
     assert "this machine has 350.1 MB free: " in printed.err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_share_of_the_memory_is_told_and_most_of_it_warned_of(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_run, "available_memory", lambda: 10**10)
+    printed = output(capsys, *train(tmp_path / "plenty"))
+    assert "% of the 10.0 GB free\n" in printed.out
+    assert "warning" not in printed.err
+    monkeypatch.setattr(training_run, "available_memory", lambda: 400_000_000)
+    printed = output(capsys, *train(tmp_path / "little"))
+    assert "runtime 350.0 MB), 88% of the 400.0 MB free\n" in printed.out
+    assert re.search(r"warning: training will take about 35\d\.\d MB, 88% of the 400.0 MB", printed.err)
 
 
 def test_a_full_disk_is_one_line(capsys, tmp_path, monkeypatch):

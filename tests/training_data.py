@@ -43,8 +43,9 @@ def clicks_with_bags():
 
 def small_config(name, dataset, **options):
     widths = {"dlrm": {"bottom": (8,), "top": (8,)}, "ncf": {"hidden": (8, 4)}, "mf": {}}[name]
-    told = {"model": name, "temperature": 0.3, "base_dim": 8, **widths, **options}
-    return RunConfig(**told, data=str(dataset.path)).effective(dataset.task)
+    data = str(dataset.path)
+    told = {"model": name, "temperature": 0.3, "base_dim": 8, "data": data, **widths, **options}
+    return RunConfig(**told).effective(dataset.task)
 
 
 def small_model(name, dataset, **options):

@@ -15,6 +15,7 @@ from mixdim.cli_outcome import end_with, interruptible, warnings_as_lines
 from mixdim.cli_progress import progress_bars
 from mixdim.feature_file import FORMS, FeatureList, read_features
 from mixdim.files import write_atomically
+from mixdim.stopping import Terminated
 
 app = typer.Typer(
     epilog="Start with: mixdim demo",
@@ -47,7 +48,7 @@ def run(arguments: list[str]) -> int:
             return 0
         except typer.Exit as end:
             return end.exit_code
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, Terminated) as error:
             is_late = interrupted() and not isinstance(error, KeyboardInterrupt)
             return end_with(KeyboardInterrupt() if is_late else error, arguments, debug=debug)
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import typer
 
 from mixdim.starting import INTERRUPTED, show_warning
+from mixdim.stopping import Terminated
 
 FAILED, WRONG_INPUT, BUG = 1, 2, 70  # 70 is what sysexits.h calls an internal software error
 EXTRAS = {"matplotlib", "polars", "rich", "scipy", "tensorboard", "tomli_w", "typer"}
@@ -40,6 +41,8 @@ def _told(error: BaseException) -> tuple[str, int]:
     match error:
         case KeyboardInterrupt() | typer.Abort():
             return str(error) or "stopped", INTERRUPTED
+        case Terminated():
+            return f"stopped by {error.signal_name}", int(error.code or 0)
         case typer.TyperException():
             return error.format_message(), WRONG_INPUT
         case ModuleNotFoundError() if str(error.name).partition(".")[0] in EXTRAS:

@@ -179,6 +179,8 @@ def _widths(text: str | None, name: str) -> list[int] | None:
 
 def _results(summary: dict[str, Any]) -> str:
     """What a reader wants to know of a finished run."""
+    from mixdim.experiments.training_run import advice_after
+
     is_last = summary["validation"]["best"]["step"] == summary["validation"]["last"]["step"]
     shown = {"best": "best, also the last"} if is_last else {"best": "best", "last": "last"}
     table = _metrics_table({
@@ -195,7 +197,7 @@ def _results(summary: dict[str, Any]) -> str:
         f"{summary['epochs_run']} epochs in {summary['seconds']:.1f} s, "
         f"{summary['samples_per_second']:,.0f} samples/s in training"
     )
-    return "\n".join([table, "", cost, *best_possible])
+    return "\n".join([table, "", cost, *best_possible, *advice_after(summary)])
 
 
 def _metrics_table(results: dict[str, dict[str, Any]]) -> str:

@@ -1,9 +1,12 @@
 """A small prepared folder, made by hand, whose content is known."""
 
+import json
+
 import numpy as np
 import polars as pl
 
-from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from mixdim.data.folder import FeatureMeta, Meta, fingerprint
+from mixdim.data.folder_writer import FolderWriter
 
 SPLITS = {"train": (0, 70), "validation": (70, 85), "test": (85, 100)}
 
@@ -38,3 +41,17 @@ def write_small_folder(out, *, bags=False, overwrite=False, seed=0):
             Meta("binary", tuple(features), ("x", "y"), SPLITS, rows={"read": 100, "kept": 100})
         )
     return out
+
+
+def change_page(folder, change):
+    """Change what the folder says of itself."""
+    document = json.loads((folder / "meta.json").read_text())
+    change(document)
+    (folder / "meta.json").write_text(json.dumps(document))
+
+
+def sign_again(folder, name):
+    """Make a changed file the one that the page speaks of."""
+    path = folder / name
+    entry = {"bytes": path.stat().st_size, "fingerprint": fingerprint(path)}
+    change_page(folder, lambda document: document["files"].update({name: entry}))

@@ -122,6 +122,16 @@ def test_an_error_while_reading_ahead_comes_out(dataset, monkeypatch):
         next(dataset.batches("train", batch_size=4))
 
 
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_stream_that_failed_goes_on_with_the_same_batch(dataset, monkeypatch, prefetch):
+    stream = dataset.batches("train", batch_size=16, prefetch=prefetch)
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset, "rows", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(stream)
+    assert np.array_equal(everything(stream)[0].numpy(), np.load(dataset.path / "ids.npy")[:70])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

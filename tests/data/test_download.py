@@ -124,6 +124,15 @@ def test_a_file_that_is_there_and_right_is_not_fetched_again(host, tmp_path):
     assert host.asked == []
 
 
+def test_of_two_downloads_at_once_one_is_refused(host, tmp_path):
+    def second(*_):
+        with pytest.raises(OSError, match=f"another process is at work in {tmp_path / FILE}.part"):
+            get(host, tmp_path)
+
+    assert get(host, tmp_path, progress=second).path.read_bytes() == CONTENT
+    assert names(tmp_path) == [FILE]
+
+
 def test_a_file_that_is_there_and_wrong_is_never_replaced(host, tmp_path):
     (tmp_path / FILE).write_bytes(b"an older release")
     with pytest.raises(ValueError, match=f"{FILE} is there already and has the md5 .* instead of {MD5}"):

@@ -1,12 +1,11 @@
-import json
-import shutil
-from pathlib import Path
-
 import numpy as np
+import polars as pl
 import pytest
-from small_folder import write_small_folder
+from small_folder import change_page, sign_again, write_small_folder
 
-from mixdim.data.folder import PIECES, SAMPLE, FolderWriter, fingerprint, read_meta
+from mixdim.data import Dataset
+from mixdim.data.folder import PIECES, SAMPLE, fingerprint, read_meta
+from mixdim.data.inspection import inspect
 
 
 def test_a_finished_folder_says_what_it_holds(tmp_path):
@@ -15,62 +14,6 @@ def test_a_finished_folder_says_what_it_holds(tmp_path):
     assert meta.splits == {"train": (0, 70), "validation": (70, 85), "test": (85, 100)}
     assert meta.num_rows == 100
     assert list(tmp_path.iterdir()) == [tmp_path / "data"]
-
-
-def test_an_unfinished_folder_never_appears(tmp_path):
-    with FolderWriter(tmp_path / "data") as writer:
-        writer.array("ids.npy", (10, 2), np.int32)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_names_the_folder_that_it_was_for(tmp_path):
-    full = OSError(28, "No space left on device")
-    message = f"cannot write {tmp_path / 'data'}: No space left on device"
-    with pytest.raises(OSError, match=message), FolderWriter(tmp_path / "data"):
-        raise full
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_killed_just_before_the_end_leaves_nothing_that_opens(tmp_path, monkeypatch):
-    """Killed between the last file and the rename: all is written, but not under its name."""
-    kept = tmp_path / "kept"
-    monkeypatch.setattr(Path, "rename", lambda path, _: shutil.copytree(path, kept / path.name))
-    write_small_folder(tmp_path / "data")
-    (left,) = kept.iterdir()
-    assert (left / "meta.json").is_file()
-    with pytest.raises(ValueError, match="what an interrupted run left"):
-        read_meta(left)
-
-
-def test_an_existing_folder_is_replaced_only_when_asked(tmp_path):
-    folder = write_small_folder(tmp_path / "data", seed=0)
-    before = (folder / "ids.npy").read_bytes()
-    with pytest.raises(FileExistsError, match="exists already; --overwrite replaces it"):
-        write_small_folder(folder, seed=1)
-    assert (folder / "ids.npy").read_bytes() == before
-    write_small_folder(folder, seed=1, overwrite=True)
-    assert (folder / "ids.npy").read_bytes() != before
-    assert list(tmp_path.iterdir()) == [folder]
-
-
-def test_a_link_in_the_place_of_the_folder_stays(tmp_path):
-    (tmp_path / "far").mkdir()
-    (tmp_path / "data").symlink_to("far/data")
-    write_small_folder(tmp_path / "data", seed=0)
-    before = (tmp_path / "far" / "data" / "ids.npy").read_bytes()
-    write_small_folder(tmp_path / "data", seed=1, overwrite=True)
-    assert (tmp_path / "far" / "data" / "ids.npy").read_bytes() != before
-    assert (tmp_path / "data").is_symlink()
-    assert len(list(tmp_path.iterdir())) == 2
-    assert len(list((tmp_path / "far").iterdir())) == 1
-
-
-def test_a_folder_of_something_else_is_never_replaced(tmp_path):
-    (tmp_path / "photos").mkdir()
-    with pytest.raises(FileExistsError, match="is no prepared folder"):
-        write_small_folder(tmp_path / "photos", overwrite=True)
-    with pytest.raises(FileNotFoundError, match="there is no directory"):
-        write_small_folder(tmp_path / "nowhere" / "data")
 
 
 @pytest.mark.parametrize("name", ["ids.npy", "target.npy", "dense.npy", "vocabulary/0.parquet"])
@@ -96,15 +39,83 @@ def test_a_damaged_file_is_named(tmp_path, name):
         (lambda d: d.pop("splits"), "'splits' is missing"),
         (lambda d: d["features"][0].pop("rows"), "malformed"),
         (lambda d: d.update(files=3), "malformed"),
+        (lambda d: d.update(task="guess"), "task must be 'binary' or 'rating', got 'guess'"),
+        (lambda d: d["splits"].update(train=[0, 1_000_000_000]), "'validation' must begin at row 1,000"),
+        (lambda d: d["splits"].update(train=[1, 70]), "'train' must begin at row 0, .* got 1"),
+        (lambda d: d["splits"].update(test=[85, 80]), "'test' ends at row 80, before it begins at 85"),
+        (lambda d: d["splits"].update(test=[85, 1e2]), "must be a whole number, got 100.0"),
+        (lambda d: d["splits"].update(test=[85]), "first row and the row after its last"),
+        (lambda d: d["splits"].update(test=[85, 101]), "end at row 101 of 100"),
+        (lambda d: d["features"][0].update(rows=0), "rows of feature 'user' must be at least 1, got 0"),
+        (lambda d: d["features"][0].update(rows=9.5), "must be a whole number, got 9.5"),
+        (lambda d: d["features"][1].update(out_of_vocabulary=5), "one of its rows 0 to 4, got 5"),
+        (lambda d: d["features"][1].update(out_of_vocabulary=-1), "at least 0, got -1"),
+        (lambda d: d["features"][1].update(source_values=None), "must be a whole number, got None"),
+        (lambda d: d["features"][1].update(name="user"), "column 'user' is there twice"),
+        (lambda d: d["features"][1].update(name=7), "must be text, got 7"),
+        (lambda d: d["features"][1].update(bag="no"), "must be true or false, got 'no'"),
+        (lambda d: d["features"][1].update(bag=True), "lack bags/item.values.npy"),
+        (lambda d: d["files"].pop("ids.npy"), "lack ids.npy"),
     ],
 )
 def test_a_malformed_page_says_what_is_wrong(tmp_path, change, message):
     folder = write_small_folder(tmp_path / "data")
-    document = json.loads((folder / "meta.json").read_text())
-    change(document)
-    (folder / "meta.json").write_text(json.dumps(document))
-    with pytest.raises(ValueError, match=message):
-        read_meta(folder)
+    change_page(folder, change)
+    for read in (read_meta, Dataset, inspect):
+        with pytest.raises(ValueError, match=message) as raised:
+            read(folder)
+        assert "meta.json is malformed" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: all_end_at(d, 1_000), r"ids.npy has shape \(100, 2\) instead of \(1000, 2\)"),
+        (lambda d: d.update(dense=["x"]), r"dense.npy has shape \(100, 2\) instead of \(100, 1\)"),
+        (lambda d: d["features"].pop(1), r"ids.npy has shape \(100, 2\) instead of \(100, 1\)"),
+    ],
+)
+def test_a_page_must_speak_of_the_arrays_that_are_there(tmp_path, change, message):
+    folder = write_small_folder(tmp_path / "data", bags=True)
+    change_page(folder, change)
+    for read in (Dataset, inspect):
+        with pytest.raises(ValueError, match=message):
+            read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("ids.npy", lambda a: a.astype(np.int64), "ids.npy holds int64 instead of int32"),
+        ("target.npy", lambda a: a.astype(np.float64), "target.npy holds float64 instead of float32"),
+        ("target.npy", lambda a: a[:99], r"target.npy has shape \(99,\) instead of \(100,\)"),
+        ("bags/tags.offsets.npy", lambda a: a[1:], r"offsets.npy has shape \(100,\) instead of"),
+        ("bags/tags.offsets.npy", lambda a: a + 1, "must rise from 0 to the .* values there are"),
+        ("bags/tags.values.npy", lambda a: a[:-1], "must rise from 0 to the .* values there are"),
+        ("bags/tags.values.npy", lambda a: a[:, None], "values.npy has shape"),
+    ],
+)
+def test_arrays_must_be_what_the_format_says(tmp_path, name, change, message):
+    folder = write_small_folder(tmp_path / "data", bags=True)
+    np.save(folder / name, change(np.load(folder / name)))
+    sign_again(folder, name)
+    for read in (Dataset, inspect):
+        with pytest.raises(ValueError, match=message):
+            read(folder)
+
+
+def test_a_vocabulary_must_have_a_value_for_each_row(tmp_path):
+    folder = write_small_folder(tmp_path / "data")
+    path = folder / "vocabulary" / "0.parquet"
+    pl.read_parquet(path).head(8).write_parquet(path)
+    sign_again(folder, "vocabulary/0.parquet")
+    for read in (lambda folder: Dataset(folder).counts, inspect):
+        with pytest.raises(ValueError, match=r"0\.parquet has 8 values, and feature 'user' has 9 rows"):
+            read(folder)
+
+
+def all_end_at(document, rows):
+    document["splits"]["test"][1] = document["num_rows"] = rows
 
 
 def test_what_is_no_folder_is_said(tmp_path):

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mixdim.data import inspection as module
-from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from mixdim.data import arrays
+from mixdim.data.folder import FeatureMeta, Meta
+from mixdim.data.folder_writer import FolderWriter
 from mixdim.data.inspection import inspect
 
 
@@ -79,6 +80,7 @@ def test_a_small_folder_is_inspected_as_counted_by_hand(small):
     assert (tags.bag, tags.rows, tags.source_values, tags.in_vocabulary) == (True, 4, 5, 3)
     assert (tags.top_1_percent, tags.out_of_vocabulary_validation) == (3 / 6, 2 / 3)
     assert tags.out_of_vocabulary_test == 1.0
+    assert (color.out_of_vocabulary_trained, tags.out_of_vocabulary_trained) == (False, False)
 
 
 def test_the_table_is_readable(small):
@@ -94,6 +96,11 @@ def test_the_table_is_readable(small):
         "feature     rows  in source       row      top 1%     top 10%  validation  in test",
         "color          4          5         3       50.0%       50.0%      50.00%   50.00%",
         "tags (bag)     4          5         3       50.0%       50.0%      66.67%  100.00%",
+        "",
+        "unknown values: training never saw those of 100.0% of the lookups in test of tags, "
+        "50.0% of color,",
+        "and the row they share was never trained: "
+        "mixdim prepare ... --min-count 2 trains it on rare values",
     ]
 
 
@@ -101,12 +108,14 @@ def test_the_dictionary_is_what_json_gives_back(small):
     found = inspect(small).to_dict()
     assert json.loads(json.dumps(found)) == found
     assert found["features"][0]["name"] == "color"
+    assert found["features"][0]["out_of_vocabulary_trained"] is False
+    assert found["advice"].startswith("unknown values: training never saw")
     assert found["splits"][1] == {"name": "validation", "rows": 2, "mean_target": 1.5}
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
 def test_shares_and_rates_equal_brute_force_for_every_chunk(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(arrays, "CHUNK", chunk)
     random = np.random.default_rng(3)
     sizes, min_count = (900, 60, 75), 2
     train, validation = sizes[0], sizes[0] + sizes[1]
@@ -129,6 +138,7 @@ def test_shares_and_rates_equal_brute_force_for_every_chunk(tmp_path, monkeypatc
         rare = sum(count for value, count in counts.items() if value not in known)
         popular = sorted([*(counts[value] for value in known), rare], reverse=True)
         assert feature.rows == len(known) + 1
+        assert feature.out_of_vocabulary_trained == (rare > 0)
         assert feature.in_vocabulary == len(known)
         assert feature.source_values == len({value for part in queries for value in part})
         for share, percent in ((feature.top_1_percent, 1), (feature.top_10_percent, 10)):

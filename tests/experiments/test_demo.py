@@ -136,7 +136,7 @@ def keys_of(document):
     """The keys of a JSON object and of those inside it; names of splits and features are not ours."""
     for key, value in document.items():
         yield key
-        if isinstance(value, dict) and not key.startswith(("bayes_", "widths")):
+        if isinstance(value, dict) and not key.startswith(("bayes_", "widths", "unknown_")):
             yield from keys_of(value)
 
 

@@ -1,11 +1,12 @@
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
-from small_folder import write_small_folder
+from small_folder import change_page, sign_again, write_small_folder
 
 import mixdim
 from mixdim.data import Dataset
@@ -13,6 +14,7 @@ from mixdim.data.generate import generate_movielens_like
 from mixdim.experiments.run_config import RunConfig, read_config
 from mixdim.experiments.trained_run import evaluate_run, open_run, predict_run
 from mixdim.experiments.training_run import train_run
+from mixdim.folder_lock import alone_at_work
 from mixdim.training import CheckpointError
 from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
 
@@ -197,6 +199,50 @@ def test_data_that_changed_since_the_run_began_are_refused_and_the_run_stays(tmp
 
 
 # Folders that are not for us.
+
+
+def test_a_run_that_another_process_is_training_is_left_alone(mf_run, tmp_path):
+    before = content(mf_run)
+    with alone_at_work(mf_run):
+        for how in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(OSError, match=f"another process is at work in {mf_run}"):
+                train_run(told("mf", epochs=2), mf_run, **how)
+    assert content(mf_run) == before
+    train_run(told("mf", epochs=2), mf_run, resume=True)
+
+
+def test_a_run_is_replaced_through_a_link_to_it(mf_run, tmp_path):
+    (tmp_path / "link").symlink_to(mf_run)
+    (mf_run / "notes").symlink_to(tmp_path)
+    train_run(told("mf", epochs=2), tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((mf_run / "summary.json").read_text())["epochs"] == 2
+    assert not (mf_run / "notes").exists()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(ratings().path, tmp_path / "data")
+
+
+def test_data_that_end_before_their_page_says_so_are_refused_at_once(folder, tmp_path):
+    config = told("mf", data=str(folder))
+    change_page(folder, lambda page: page["splits"].update(train=[0, 1_000_000_000]))
+    with pytest.raises(ValueError, match=r"meta\.json is malformed: split 'validation' must begin at"):
+        train_run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["mf", "ncf", "dlrm"])
+@pytest.mark.parametrize("wrong", [100_000, -1])
+def test_an_id_beyond_the_rows_of_its_feature_is_named(folder, tmp_path, name, wrong):
+    config = small_config(name, ratings(), **FEW_STEPS, data=str(folder))
+    ids = np.load(folder / "ids.npy")
+    ids[5, 1] = wrong
+    np.save(folder / "ids.npy", ids)
+    sign_again(folder, "ids.npy")
+    with pytest.raises(IndexError, match=f"id {wrong} of feature 'item' is out of range"):
+        train_run(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

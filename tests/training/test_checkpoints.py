@@ -1,7 +1,9 @@
 import errno
 import json
 import logging
+import os
 import pickle
+import stat
 from pathlib import Path
 
 import pytest
@@ -222,6 +224,16 @@ def test_a_full_disk_is_one_clear_error_and_the_old_checkpoint_stays(store, monk
             save(store, 6)
     assert names(store) == ["step-00000003"]
     assert store.newest().step == 3
+
+
+def test_a_checkpoint_has_the_permissions_of_any_new_folder(store):
+    before = os.umask(0o027)
+    try:
+        path = store.save("step", 1, TENSORS, STATE)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o750
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o640}
 
 
 def test_the_newest_two_are_kept_and_the_best_ones_they_speak_of(store):

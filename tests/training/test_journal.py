@@ -1,5 +1,6 @@
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_rewinding_never_makes_a_file_longer(tmp_path):
     length = journal.length
     journal.rewind(10**6, step=1)
     assert journal.length == length
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_names_the_file():
+    with pytest.raises(OSError, match="cannot write /dev/full: No space left on device"):
+        Journal(Path("/dev/full")).write({"step": 1})
 
 
 def test_without_a_path_it_is_silent(tmp_path, monkeypatch):

@@ -342,6 +342,16 @@ def test_a_full_disk_stops_the_run_with_one_error(tmp_path, monkeypatch):
     assert Checkpoints(tmp_path / "checkpoint").newest().step == 8
 
 
+def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path):
+    mixdim.fit(Guess(), ratings(), options=OPTIONS, epochs=1, out=tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    busy = pytest.raises(OSError, match="another process is at work in")
+    with Checkpoints(tmp_path / "checkpoint").alone(), busy:
+        mixdim.fit(Guess(), ratings(), options=OPTIONS, epochs=2, out=tmp_path, resume=True)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    mixdim.fit(Guess(), ratings(), options=OPTIONS, epochs=2, out=tmp_path, resume=True)
+
+
 def test_best_weights_do_not_pile_up_between_checkpoints(tmp_path):
     seen = []
 

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mixdim.budget import format_bytes
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
 from mixdim.experiments import training_run
 from mixdim.experiments.run_config import read_config
 from mixdim.experiments.training_run import (
+    MemoryWarning,
     NotEnoughMemoryError,
     forecast_of,
     plan_of,
@@ -96,7 +98,8 @@ def test_too_little_memory_is_refused_with_a_budget_that_passes(monkeypatch, nam
     assert (instead is not None) == (sizes["base_dim"] is not None)
     told = replace(config, temperature=float(temperature), base_dim=None, budget=budget)
     smaller = plan_of(told, dataset)
-    assert require_memory(told, smaller, dataset).total <= available
+    with pytest.warns(MemoryWarning):
+        assert require_memory(told, smaller, dataset).total <= available
     assert plan.num_rows <= smaller.num_parameters < plan.num_parameters
 
 
@@ -111,8 +114,36 @@ def test_enough_memory_is_let_pass(monkeypatch):
     config = small_config("mf", ratings())
     plan = plan_of(config, ratings())
     forecast = forecast_of(config, plan, ratings())
-    monkeypatch.setattr(training_run, "available_memory", lambda: forecast.total)
+    monkeypatch.setattr(training_run, "available_memory", lambda: int(forecast.total / 0.7) + 1)
     assert require_memory(config, plan, ratings()) == forecast
+
+
+@pytest.mark.parametrize("share", [0.71, 1.0])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_run_that_takes_most_of_the_memory_is_warned_of(monkeypatch, name, share):
+    dataset = MODELS[name]()
+    config = small_config(name, dataset, base_dim=2048)
+    plan = plan_of(config, dataset)
+    forecast = forecast_of(config, plan, dataset)
+    available = int(forecast.total / share)
+    monkeypatch.setattr(training_run, "available_memory", lambda: available)
+    with pytest.warns(MemoryWarning) as warned:
+        assert require_memory(config, plan, dataset) == forecast
+    (message,) = (str(warning.message) for warning in warned)
+    assert message.startswith(
+        f"training will take about {format_bytes(forecast.total)}, {share:.0%} of the"
+    )
+    assert "an optimizer with less state, such as adagrad or sgd" in message
+    budget = re.search(r"--temperature 0.3 --budget (\d+) instead of --base-dim 2048 would", message)
+    if share == 0.71:
+        told = replace(config, base_dim=None, budget=budget[1])
+        assert require_memory(told, plan_of(told, dataset), dataset).total <= 0.7 * available
+
+
+def test_the_share_of_memory_is_told():
+    forecast = MemoryForecast(16_200_000_000, 0, 0, 0, 0, runtime=0)
+    assert forecast.share_of(23_000_000_000) == "70% of the 23.0 GB free"
+    assert forecast.share_of(0).endswith("of the 0 B free")
 
 
 def write(folder, **files):

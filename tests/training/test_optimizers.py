@@ -132,3 +132,50 @@ def test_zero_grad_forgets_all_gradients():
     take_steps(model, dataset, lambda: None, count=1)
     optimizer.zero_grad()
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+WRONG_STATES = [
+    (lambda t, n: t.update({"lost/exp_avg": torch.zeros(2)}), r"no parameter 'lost', got its 'exp_avg'"),
+    (lambda t, n: t.update({"exp_avg": torch.zeros(2)}), r"no parameter '', got its 'exp_avg'"),
+    (lambda t, n: n.update({"lost/step": 3}), r"no parameter 'lost', got its 'step'"),
+    (
+        lambda t, n: t.update({"users.weight/exp_avg": torch.zeros(3, 4)}),
+        r"'exp_avg' of parameter 'users.weight' must be as .*of shape \(\d+, 4\), got .*shape \(3, 4\)",
+    ),
+    (
+        lambda t, n: t.update({"head.bias/exp_avg": torch.zeros(1, dtype=torch.float64)}),
+        r"'head.bias' must be .*float32 of shape \(1,\), got torch.float64",
+    ),
+    (lambda t, n: t.pop("head.bias/max_exp_avg_sq"), r"'head.bias' must have .*'max_exp_avg_sq'.* got"),
+    (lambda t, n: n.pop("head.bias/step"), r"state of parameter 'head.bias' must have .*'step'"),
+    (lambda t, n: n.update({"head.bias/step": None}), r"'step' .*must be a number of steps, got None"),
+    (lambda t, n: n.update({"head.bias/exp_avg": 1.0}), r"'exp_avg' of .*must be a tensor, got 1.0"),
+    (lambda t, n: t.update({"head.bias/sum": torch.zeros(1)}), r"must have .*, got .*'sum'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_STATES)
+def test_state_of_something_else_is_refused_before_anything_changes(change, message):
+    dataset = ratings()
+    model = OwnModel(dataset)
+    optimizer = NamedOptimizer("amsgrad", model, lr=0.01)
+    take_steps(model, dataset, optimizer.step, count=1)
+    tensors, numbers = optimizer.state()
+    before = {place: tensor.clone() for place, tensor in tensors.items()}
+    changed = dict(tensors), dict(numbers)
+    change(*changed)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state(*changed)
+    after, counted = optimizer.state()
+    assert (after.keys(), counted) == (before.keys(), numbers)
+    assert all(torch.equal(after[place], before[place]) for place in before)
+
+
+def test_a_parameter_without_a_gradient_so_far_need_have_no_state_but_with_adagrad():
+    for name in OPTIMIZERS:
+        optimizer = NamedOptimizer(name, nn.Linear(2, 1), lr=0.1)
+        if name == "adagrad":
+            with pytest.raises(ValueError, match=r"'weight' must have 'step', 'sum' .* got nothing"):
+                optimizer.load_state({}, {})
+        else:
+            optimizer.load_state({}, {})

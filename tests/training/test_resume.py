@@ -238,6 +238,36 @@ def test_another_model_or_other_data_are_refused(tmp_path):
         mixdim.fit(OwnModel(dataset), other, options=OPTIONS, out=tmp_path / "run", resume=True)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda t, s: t.update({"optimizer/head.bias/exp_avg": torch.zeros(7)}),
+            r"is of another model: 'exp_avg' of parameter 'head.bias' must be as the parameter",
+        ),
+        (
+            lambda t, s: t.update({"optimizer/lost/exp_avg": torch.zeros(7)}),
+            r"is of another model: the optimizer has no parameter 'lost'",
+        ),
+        (lambda t, s: t.pop("random/torch"), "lacks a random state"),
+        (lambda t, s: [s.pop("losses"), s.pop("threads")], "lacks 'threads', 'losses'"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(tmp_path, change, message):
+    dataset = ratings()
+    fit_anew(lambda: OwnModel(dataset), dataset, tmp_path)
+    found = Checkpoints(tmp_path / "checkpoint").newest()
+    state = {name: value for name, value in found.state.items() if name != "tensors_blake2b"}
+    change(found.tensors, state)
+    Checkpoints(tmp_path / "checkpoint").save("step", found.step, found.tensors, state)
+    model = OwnModel(dataset)
+    before, drawn = raw_bytes(model), torch.get_rng_state()
+    with pytest.raises(CheckpointError, match=message):
+        mixdim.fit(model, dataset, options=OPTIONS, out=tmp_path, resume=True)
+    assert raw_bytes(model) == before
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
 def test_another_number_of_threads_is_told(tmp_path, caplog):
     dataset = ratings()
     fit_anew(lambda: OwnModel(dataset), dataset, tmp_path)

@@ -57,3 +57,12 @@ def test_outside_of_the_main_thread_nothing_is_changed():
     thread.start()
     thread.join()
     assert seen == [(False, before)]
+
+
+def test_handlers_that_python_does_not_know_are_left_alone(monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    set_now = []
+    monkeypatch.setattr(signal, "signal", lambda *given: set_now.append(given))
+    with StopRequests() as stopped:
+        assert not stopped()
+    assert set_now == []

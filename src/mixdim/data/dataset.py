@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import queue
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,12 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
 from mixdim.arguments import whole_number
-from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta
+from mixdim.data.arrays import map_arrays, read_counts
+from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta, vocabulary_file
+from mixdim.data.reading_ahead import read_ahead
+from mixdim.data.unknown_values import unknown_shares
 
 
 class Batch(NamedTuple):
@@ -38,21 +38,7 @@ class Dataset:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.meta: Meta = read_meta(self.path)
-        rows = self.meta.num_rows
-        self._ids = self._array("ids.npy", (rows, sum(not f.bag for f in self.meta.features)))
-        self._target = self._array("target.npy", (rows,))
-        self._dense = self._array("dense.npy", (rows, self.num_dense)) if self.num_dense else None
-        self._bags = {
-            feature.name: (
-                self._bag_part(feature.name, "values"),
-                self._bag_part(feature.name, "offsets"),
-            )
-            for feature in self.meta.features
-            if feature.bag
-        }
-
-    def _bag_part(self, name: str, part: str) -> np.ndarray:
-        return np.load(self.path / "bags" / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
+        self._arrays = map_arrays(self.path, self.meta)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in self.splits.items())
@@ -99,23 +85,21 @@ class Dataset:
         """A digest of the vocabularies: where it is the same, ids mean the same."""
         digest = hashlib.blake2b(digest_size=16)
         for number in range(len(self.meta.features)):
-            digest.update(fingerprint(self.path / "vocabulary" / f"{number}.parquet").encode())
+            digest.update(fingerprint(self.path / vocabulary_file(number)).encode())
         return digest.hexdigest()
 
     @cached_property
     def mean_target(self) -> float:
         """The mean target of the training split."""
         start, stop = self.splits["train"]
-        return float(self._target[start:stop].mean(dtype=np.float64)) if stop > start else 0.0
+        return float(self._arrays.target[start:stop].mean(dtype=np.float64)) if stop > start else 0.0
 
     @cached_property
     def counts(self) -> dict[str, np.ndarray]:
         """How often each id of each feature occurs in the training split; ids are ranks, so it falls."""
         return {
-            feature.name: pl.read_parquet(self.path / "vocabulary" / f"{n}.parquet", columns=["count"])
-            .to_series()
-            .to_numpy()
-            for n, feature in enumerate(self.meta.features)
+            feature.name: read_counts(self.path, self.meta, number)
+            for number, feature in enumerate(self.meta.features)
         }
 
     @cached_property
@@ -124,7 +108,20 @@ class Dataset:
         start, stop = self.splits["train"]
         return {
             name: float(offsets[stop] - offsets[start]) / max(stop - start, 1)
-            for name, (_, offsets) in self._bags.items()
+            for name, (_, offsets) in self._arrays.bags.items()
+        }
+
+    @cached_property
+    def unknown_lookups(self) -> dict[str, dict[str, Any]]:
+        """Of each feature, the shares of lookups of its row for unknown values, and if it was trained.
+
+        Such as `{"user": {"validation": 0.31, "test": 0.34, "trained": False}}`; a share of nothing is
+        None.
+        """
+        shares = unknown_shares(self.path, self.meta)
+        return {
+            f.name: {**shares[f.name], "trained": bool(self.counts[f.name][f.out_of_vocabulary])}
+            for f in self.meta.features
         }
 
     def batches(
@@ -161,27 +158,15 @@ class Dataset:
 
     def rows(self, rows: slice | np.ndarray) -> Batch:
         """Read rows of the folder, by a slice or by their numbers."""
-        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        dense = (
-            np.empty((count, 0), np.float32) if self._dense is None else self._take(self._dense, rows)
-        )
-        ids, target = self._take(self._ids, rows), self._take(self._target, rows)
-        bags = {name: _take_bags(*arrays, rows) for name, arrays in self._bags.items()}
+        found = self._arrays
+        ids, target = _take(found.ids, rows), _take(found.target, rows)
+        dense = np.empty((len(ids), 0), np.float32) if found.dense is None else _take(found.dense, rows)
+        bags = {name: _take_bags(*arrays, rows) for name, arrays in found.bags.items()}
         return Batch(torch.from_numpy(ids), torch.from_numpy(dense), torch.from_numpy(target), bags)
 
-    @staticmethod
-    def _take(array: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        return np.array(array[rows]) if isinstance(rows, slice) else array.take(rows, axis=0)
 
-    def _array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        try:
-            array = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{self.path / name} cannot be read: {error}") from None
-        if array.shape != shape:
-            raise ValueError(f"{self.path / name} has shape {array.shape} instead of {shape}")
-        # A plain view of the mapped memory: indexing a memmap costs a wrapper each time.
-        return array.view(np.ndarray)
+def _take(array: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+    return np.array(array[rows]) if isinstance(rows, slice) else array.take(rows, axis=0)
 
 
 def _take_bags(
@@ -230,8 +215,14 @@ class BatchStream:
     def __next__(self) -> Batch:
         if self._iterator is None:
             read = _read(self._dataset, self.order)
-            self._iterator = _ahead(read, self._prefetch) if self._prefetch else read
-        batch = next(self._iterator)
+            self._iterator = read_ahead(read, self._prefetch) if self._prefetch else read
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._iterator = None  # which has ended: asked again, the same batch is read anew
+            raise
         self.order = replace(self.order, position=self.order.position + 1)
         return batch
 
@@ -248,41 +239,3 @@ def _read(dataset: Dataset, order: BatchOrder) -> Iterator[Batch]:
         last = min(first + order.batch_size, stop - start)
         in_order = slice(start + first, start + last)
         yield dataset.rows(in_order if permutation is None else permutation[first:last])
-
-
-def _ahead(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
-    """Hand batches out while a thread prepares the next ones; its errors come out here."""
-    waiting: queue.Queue[Any] = queue.Queue(maxsize=count)
-    stopped = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not stopped.is_set():
-            try:
-                waiting.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for batch in batches:
-                if not put((batch, None)):
-                    return
-            put((None, None))
-        except BaseException as error:
-            put((None, error))
-
-    thread = threading.Thread(target=work, daemon=True, name="mixdim batches")
-    thread.start()
-    try:
-        while True:
-            batch, error = waiting.get()
-            if error is not None:
-                raise error
-            if batch is None:
-                return
-            yield batch
-    finally:
-        stopped.set()
-        thread.join()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mixdim.files import follow_links, make_folder
+from mixdim.folder_lock import alone_at_work
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60.0  # seconds without a byte before a connection counts as dead
@@ -143,15 +144,16 @@ def fetch(
         md5 = source.md5 or (_published_md5(opener, address) if source.md5_beside else None)
     with _naming(directory):
         make_folder(directory)
-    with _by_hand(address, path):
-        _fill(part, address, opener, progress or (lambda *_: None))
-    if md5 is not None and (got := _md5(part)) != md5:
-        part.unlink()
-        raise ValueError(
-            f"what came from {address} has the md5 {got} instead of {md5}: "
-            "it was deleted, download it again"
-        )
-    part.replace(path)
+    with _filled_by_us_alone(part):
+        with _by_hand(address, path):
+            _fill(part, address, opener, progress or (lambda *_: None))
+        if md5 is not None and (got := _md5(part)) != md5:
+            part.unlink()
+            raise ValueError(
+                f"what came from {address} has the md5 {got} instead of {md5}: "
+                "it was deleted, download it again"
+            )
+        part.replace(path)
     return Download(path, True, md5 is not None, _note(md5))
 
 
@@ -201,6 +203,19 @@ def _published_md5(opener: urllib.request.OpenerDirector, address: str) -> str |
     return found[0].lower()
 
 
+@contextmanager
+def _filled_by_us_alone(part: Path) -> Iterator[None]:
+    """Two downloads at once would mix their bytes, which without a checksum nobody would notice."""
+    with _naming(part):
+        part.touch()
+    with alone_at_work(part):
+        try:
+            yield
+        finally:
+            if part.exists() and part.stat().st_size == 0:
+                part.unlink()
+
+
 class _CutError(Exception):
     """The connection ended before the file did."""
 
@@ -220,7 +235,7 @@ def _fill(part: Path, address: str, opener: urllib.request.OpenerDirector, progr
 def _fetch_rest(
     part: Path, address: str, opener: urllib.request.OpenerDirector, progress: Progress
 ) -> None:
-    have = part.stat().st_size if part.exists() else 0
+    have = part.stat().st_size
     try:
         response = opener.open(_request(address, first=have), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
@@ -229,7 +244,7 @@ def _fetch_rest(
                 raise
         if _total_of_range(error.headers) in (None, have):
             return  # nothing is left to fetch
-        part.unlink()  # longer than the file: of another release, perhaps
+        os.truncate(part, 0)  # longer than the file: of another release, perhaps
         _fetch_rest(part, address, opener, progress)
         return
     with closing(response):

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from mixdim.data.folder import FeatureMeta, Meta
+from mixdim.data.folder_writer import FolderWriter
 from mixdim.data.rejects import Rejects
 from mixdim.data.splitting import Split
 from mixdim.data.vocabulary import ValueCounts, Vocabulary
@@ -225,25 +226,31 @@ class _Encoder:
         cursor = [first for first, _ in self.split.bounds.values()]
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
             for start, chunk in spool.chunks(remove=True):
+                arrays = self._arrays_of(chunk, threads)
                 for number, rows in enumerate(self.split.members(start, start + chunk.height)):
-                    part = _take(chunk, rows)
-                    if part.height:
-                        self._put(part, number, cursor[number], threads)
-                    cursor[number] += part.height
+                    for name, array in arrays.items():
+                        self.arrays[name].put(cursor[number], array[rows])
+                    if self.bags:
+                        self._put_bags(_take(chunk, rows), number, cursor[number])
+                    cursor[number] += len(arrays["target"][rows])
                 tell("encode", start + chunk.height, spool.rows)
 
-    def _put(self, part: pl.DataFrame, number: int, row: int, threads: ThreadPoolExecutor) -> None:
-        ids = np.empty((part.height, len(self.singles)), np.int32)
+    def _arrays_of(self, chunk: pl.DataFrame, threads: ThreadPoolExecutor) -> dict[str, np.ndarray]:
+        """What a chunk adds to the arrays that have one row a row."""
+        ids = np.empty((chunk.height, len(self.singles)), np.int32)
 
         def fill(column: int) -> None:
             feature = self.singles[column]
-            ids[:, column] = self.vocabularies[feature].encode(part[feature_column(feature)])
+            ids[:, column] = self.vocabularies[feature].encode(chunk[feature_column(feature)])
 
         list(threads.map(fill, range(len(self.singles))))
-        self.arrays["ids"].put(row, ids)
-        self.arrays["target"].put(row, part[TARGET].to_numpy())
+        arrays = {"ids": ids, "target": chunk[TARGET].to_numpy()}
         if self.dense:
-            self.arrays["dense"].put(row, part.select(self.dense).to_numpy())
+            arrays["dense"] = chunk.select(self.dense).to_numpy()
+        return arrays
+
+    def _put_bags(self, part: pl.DataFrame, number: int, row: int) -> None:
+        """Write the bags of rows of one split, the first of them at `row`."""
         for index, (values, offsets, ends) in self.bags.items():
             bags = part[feature_column(index)]
             lengths = bags.list.len().to_numpy().astype(np.int64)

@@ -19,7 +19,8 @@ from mixdim.data.rejects import BAD_ENCODING, WRONG_FIELDS, Rejects
 from mixdim.data.sources import Block, Source
 
 BAD_QUOTES = "bad quotes"
-QUOTED_ROWS = 1 << 16  # rows of a frame that the slower reader makes
+QUOTED_ROWS = 1 << 16  # rows of a frame that the slower reader makes, at most
+QUOTED_FIELDS = 1 << 22  # and fields
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def read_quoted(
     )
     rows: list[list[str]] = []
     lines: list[int] = []
+    enough = min(QUOTED_ROWS, max(1, QUOTED_FIELDS // max(1, len(layout.wanted))))
     while True:
         line = last + 1
         try:
@@ -116,7 +118,7 @@ def read_quoted(
             elif row:
                 rejects.add(WRONG_FIELDS, name, [line])
         last = first.first_line + reader.line_num - 1
-        if len(rows) == QUOTED_ROWS:
+        if len(rows) == enough:
             yield _rows(name, rows, lines, layout)
             rows, lines = [], []
     yield _rows(name, rows, lines, layout)

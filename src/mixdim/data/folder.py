@@ -16,22 +16,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from mixdim.files import follow_links, write_atomically
+from mixdim.arguments import whole_number
 
 FORMAT = "mixdim.data"
 VERSION = 1
+TASKS = ("binary", "rating")
 SPLITS = ("train", "validation", "test")
 KINDS = ("value", "missing", "out_of_vocabulary")  # of a row of a vocabulary
 SAMPLE = 1 << 20  # bytes of each of the pieces that a large file is fingerprinted by
@@ -52,10 +50,24 @@ class FeatureMeta:
     source_values: int
     bag: bool = False
 
+    def __post_init__(self) -> None:
+        _require_text(self.name, "the name of a feature")
+        whole_number(self.rows, f"rows of feature {self.name!r}")
+        unknown, last = f"out_of_vocabulary of feature {self.name!r}", self.rows - 1
+        if whole_number(self.out_of_vocabulary, unknown, at_least=0) > last:
+            raise ValueError(
+                f"{unknown} must be one of its rows 0 to {last}, got {self.out_of_vocabulary}"
+            )
+        whole_number(self.source_values, f"source_values of feature {self.name!r}", at_least=0)
+        if not isinstance(self.bag, bool):
+            raise TypeError(f"bag of feature {self.name!r} must be true or false, got {self.bag!r}")
+        if self.bag and ("/" in self.name or "\0" in self.name):
+            raise ValueError(f"bag {self.name!r} cannot be a file name")
+
 
 @dataclass(frozen=True)
 class Meta:
-    """What a prepared folder holds."""
+    """What a prepared folder holds; one that contradicts itself cannot be made."""
 
     task: str  # "binary" or "rating"
     features: tuple[FeatureMeta, ...]
@@ -66,75 +78,63 @@ class Meta:
     rows: dict[str, Any] = field(default_factory=dict)  # read, kept, rejected (by reason)
     truth: dict[str, Any] | None = None  # of generated data: how it was planted
 
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise ValueError(f"task must be {' or '.join(map(repr, TASKS))}, got {self.task!r}")
+        for name in self.dense:
+            _require_text(name, "the name of a dense column")
+        for names in ([feature.name for feature in self.features], self.dense):
+            twice = [name for name, times in Counter(names).items() if times > 1]
+            if twice:
+                raise ValueError(f"column {twice[0]!r} is there twice")
+        _check_splits(self.splits)
+
     @property
     def num_rows(self) -> int:
         """Rows of all splits together."""
         return self.splits["test"][1]
 
+    @property
+    def files(self) -> list[str]:
+        """The files that the folder has beside its page."""
+        bags = [bag_file(f.name, part) for f in self.features if f.bag for part in ("values", "offsets")]
+        dense = ["dense.npy"] if self.dense else []
+        vocabularies = [vocabulary_file(number) for number in range(len(self.features))]
+        return ["ids.npy", "target.npy", *dense, *bags, *vocabularies]
 
-class FolderWriter:
-    """Writes a prepared folder under a temporary name and renames it when it is complete.
 
-    Use it as a context manager and call `finish(meta)` last: without that, or after an error or a kill,
-    the folder at `out` does not exist (or is the old one, with `overwrite`).
-    """
+def bag_file(feature: str, part: str) -> str:
+    """Where the "values" or "offsets" of a multi-valued feature are."""
+    return f"bags/{feature}.{part}.npy"
 
-    def __init__(self, out: str | Path, *, overwrite: bool = False) -> None:
-        self.out = follow_links(out)
-        if self.out.exists() and not overwrite:
-            raise FileExistsError(f"{self.out} exists already; --overwrite replaces it")
-        if self.out.exists() and not (self.out / "meta.json").is_file():
-            raise FileExistsError(f"{self.out} exists and is no prepared folder, so it is not replaced")
-        if not self.out.parent.is_dir():
-            raise FileNotFoundError(f"cannot write {self.out}: there is no directory {self.out.parent}")
 
-    def __enter__(self) -> Self:
-        prefix = f".{self.out.name}{UNFINISHED}"
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=self.out.parent))
-        (self.path / "vocabulary").mkdir()
-        return self
+def vocabulary_file(number: int) -> str:
+    """Where the vocabulary of a feature is, given its place among the features."""
+    return f"vocabulary/{number}.parquet"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
-            # A full disk does not say what it was for.
-            raise OSError(f"cannot write {self.out}: {os.strerror(error.errno)}") from None
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap:
-        """Make a memory-mapped array of known shape, such as `ids.npy`."""
-        path = self.path / name
-        path.parent.mkdir(exist_ok=True)
-        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+def _require_text(value: Any, name: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{name} must be text, got {value!r}")
 
-    def finish(self, meta: Meta) -> None:
-        """Describe the folder and put it in its place."""
-        files = sorted(p for p in self.path.rglob("*") if p.is_file())
-        document = {
-            "format": FORMAT,
-            "version": VERSION,
-            **asdict(meta),
-            "num_rows": meta.num_rows,
-            "files": {
-                str(path.relative_to(self.path)): {
-                    "bytes": path.stat().st_size,
-                    "fingerprint": fingerprint(path),
-                }
-                for path in files
-            },
-        }
-        for path in files:
-            _sync(path)
-        write_atomically(self.path / "meta.json", json.dumps(document, indent=2) + "\n")
-        self.path.chmod(0o755)
-        if self.out.exists():
-            old = self.path.with_name(self.path.name + "-old")
-            self.out.rename(old)
-            self.path.rename(self.out)
-            shutil.rmtree(old)
-        else:
-            self.path.rename(self.out)
+
+def _check_splits(splits: Mapping[str, tuple[int, int]]) -> None:
+    """Each split must begin where the one before it ended, the first at row 0."""
+    begin = 0
+    for name in SPLITS:
+        bounds = splits[name]
+        if len(bounds) != 2:
+            raise ValueError(
+                f"split {name!r} must be its first row and the row after its last, got {bounds}"
+            )
+        start, stop = (whole_number(row, f"a row of split {name!r}", at_least=0) for row in bounds)
+        if start != begin:
+            raise ValueError(
+                f"split {name!r} must begin at row {begin:,}, where those before it end, got {start:,}"
+            )
+        if stop < start:
+            raise ValueError(f"split {name!r} ends at row {stop:,}, before it begins at {start:,}")
+        begin = stop
 
 
 def fingerprint(path: Path) -> str:
@@ -182,9 +182,14 @@ def read_meta(folder: str | Path) -> Meta:
             rows=document["rows"],
             truth=document["truth"],
         )
+        if document["num_rows"] != meta.num_rows:
+            raise ValueError(f"its splits end at row {meta.num_rows:,} of {document['num_rows']:,}")
         files = {
             name: (entry["bytes"], entry["fingerprint"]) for name, entry in document["files"].items()
         }
+        unlisted = [name for name in meta.files if name not in files]
+        if unlisted:
+            raise ValueError(f'its "files" lack {unlisted[0]}')
     for name, (size, digest) in files.items():
         path = folder / name
         if not path.is_file():
@@ -206,11 +211,3 @@ def _naming(page: Path) -> Iterator[None]:
         raise ValueError(f"{page} is malformed: {error.args[0]!r} is missing") from None
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{page} is malformed: {error}") from None
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

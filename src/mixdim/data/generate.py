@@ -18,7 +18,8 @@ import polars as pl
 
 from mixdim.arguments import whole_number
 from mixdim.data import planted
-from mixdim.data.folder import FeatureMeta, FolderWriter, Meta
+from mixdim.data.folder import FeatureMeta, Meta
+from mixdim.data.folder_writer import FolderWriter
 
 CHUNK = 1 << 14  # rows drawn at a time; another number would be another data set
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
-from mixdim.data.folder import SPLITS, FeatureMeta, Meta, read_meta
+from mixdim.data.arrays import chunks_of, map_arrays, read_counts
+from mixdim.data.folder import SPLITS, Meta, read_meta
+from mixdim.data.unknown_values import advice, unknown_shares
 from mixdim.plan_table import align
-
-CHUNK = 1 << 22  # numbers of an array that are looked at together
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,7 @@ class FeatureInspection:
     top_10_percent: float | None
     out_of_vocabulary_validation: float | None
     out_of_vocabulary_test: float | None
+    out_of_vocabulary_trained: bool  # whether training rows ask for that row too
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class Inspection:
     task: str
     splits: tuple[SplitInspection, ...]
     features: tuple[FeatureInspection, ...]
+    advice: str | None = None  # if many lookups held out are of rows that are never trained
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -61,7 +61,8 @@ class Inspection:
         rows = sum(split.rows for split in self.splits)
         features = "1 feature" if len(self.features) == 1 else f"{len(self.features)} features"
         head = f"Prepared data: {self.task} task, {rows:,} rows, {features}"
-        return "\n".join([head, "", *self._split_table(), "", *self._feature_table()])
+        notes = [] if self.advice is None else ["", self.advice]
+        return "\n".join([head, "", *self._split_table(), "", *self._feature_table(), *notes])
 
     def _split_table(self) -> list[str]:
         lines = [
@@ -94,32 +95,41 @@ def inspect(folder: str | Path) -> Inspection:
     """
     folder = Path(folder)
     meta = read_meta(folder)
-    unknown = _unknown_rates(folder, meta)
+    map_arrays(folder, meta)  # which checks them
+    unknown = unknown_shares(folder, meta)
+    features = tuple(
+        _feature(folder, meta, number, unknown[feature.name])
+        for number, feature in enumerate(meta.features)
+    )
+    lookups = {
+        feature.name: {**unknown[feature.name], "trained": feature.out_of_vocabulary_trained}
+        for feature in features
+    }
     return Inspection(
         task=meta.task,
         splits=tuple(_split(folder, name, *meta.splits[name]) for name in SPLITS),
-        features=tuple(
-            _feature(folder / "vocabulary" / f"{number}.parquet", feature, unknown[feature.name])
-            for number, feature in enumerate(meta.features)
-        ),
+        features=features,
+        advice=advice(lookups, prepared="generator" not in meta.source),
     )
 
 
 def _feature(
-    vocabulary: Path, feature: FeatureMeta, unknown: dict[str, float | None]
+    folder: Path, meta: Meta, number: int, unknown: dict[str, float | None]
 ) -> FeatureInspection:
-    counts = pl.read_parquet(vocabulary, columns=["count"])["count"].sort(descending=True).to_numpy()
-    own_row = (pl.col("kind") != "out_of_vocabulary").sum()
+    feature = meta.features[number]
+    counts = read_counts(folder, meta, number)
+    falling = np.sort(counts)[::-1]
     return FeatureInspection(
         name=feature.name,
         bag=feature.bag,
         rows=feature.rows,
         source_values=feature.source_values,
-        in_vocabulary=pl.scan_parquet(vocabulary).select(own_row).collect(engine="streaming").item(),
-        top_1_percent=_share_of_top(counts, 100),
-        top_10_percent=_share_of_top(counts, 10),
+        in_vocabulary=feature.rows - 1,  # all but the row for values out of vocabulary
+        top_1_percent=_share_of_top(falling, 100),
+        top_10_percent=_share_of_top(falling, 10),
         out_of_vocabulary_validation=unknown["validation"],
         out_of_vocabulary_test=unknown["test"],
+        out_of_vocabulary_trained=bool(counts[feature.out_of_vocabulary]),
     )
 
 
@@ -131,49 +141,9 @@ def _share_of_top(counts: np.ndarray, divisor: int) -> float | None:
 
 def _split(folder: Path, name: str, start: int, stop: int) -> SplitInspection:
     total = sum(
-        float(part.sum(dtype=np.float64)) for part in _chunks(folder / "target.npy", start, stop)
+        float(part.sum(dtype=np.float64)) for part in chunks_of(folder / "target.npy", start, stop)
     )
     return SplitInspection(name, stop - start, _ratio(total, stop - start))
-
-
-def _unknown_rates(folder: Path, meta: Meta) -> dict[str, dict[str, float | None]]:
-    """Of each feature and held-out split, the share of queries on the out-of-vocabulary row."""
-    rates: dict[str, dict[str, float | None]] = {feature.name: {} for feature in meta.features}
-    single = [feature for feature in meta.features if not feature.bag]
-    unknown_ids = np.array(
-        [feature.out_of_vocabulary for feature in single]
-    )  # (single-valued features,)
-    for split in SPLITS[1:]:
-        start, stop = meta.splits[split]
-        found = np.zeros(len(single), dtype=np.int64)
-        if single:
-            for ids in _chunks(folder / "ids.npy", start, stop):  # (rows, single-valued features)
-                found += (ids == unknown_ids).sum(axis=0)
-        for feature, count in zip(single, found.tolist(), strict=True):
-            rates[feature.name][split] = _ratio(count, stop - start)
-        for feature in meta.features:
-            if feature.bag:
-                rates[feature.name][split] = _unknown_rate_of_bag(folder, feature, start, stop)
-    return rates
-
-
-def _unknown_rate_of_bag(folder: Path, feature: FeatureMeta, start: int, stop: int) -> float | None:
-    offsets = np.load(folder / "bags" / f"{feature.name}.offsets.npy", mmap_mode="r", allow_pickle=False)
-    first, last = int(offsets[start]), int(offsets[stop])
-    parts = _chunks(folder / "bags" / f"{feature.name}.values.npy", first, last)
-    found = sum(int((part == feature.out_of_vocabulary).sum()) for part in parts)
-    return _ratio(found, last - first)
-
-
-def _chunks(path: Path, start: int, stop: int) -> Iterator[np.ndarray]:
-    """Views of the rows of an array from `start` to `stop`, one after the other.
-
-    Each is mapped anew, so that the pages of the ones before do not add up.
-    """
-    shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
-    rows = max(1, CHUNK // max(1, int(np.prod(shape[1:]))))
-    for first in range(start, stop, rows):
-        yield np.load(path, mmap_mode="r", allow_pickle=False)[first : min(first + rows, stop)]
 
 
 def _ratio(part: float, whole: int) -> float | None:

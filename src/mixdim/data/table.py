@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from mixdim.data.columns import bag, is_odd, missing, number, time, type_of_values, values
 from mixdim.data.encoding import (
     TARGET,
     TIME,
@@ -35,7 +37,8 @@ SEPARATORS = ",;\t|"
 PARQUET = b"PAR1"
 PARQUET_ROWS = 1 << 17  # rows of a chunk
 BAD = {"binary": "label is not 0 or 1", "rating": "target is not a number"}
-TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
+
+Columns = dict[str, tuple[pl.Expr, pl.DataType]]  # where a column is in a frame, and its type
 
 
 def prepare_table(
@@ -125,11 +128,12 @@ class _Roles:
         self.time = self.split.removeprefix("time:") if self.split.startswith("time:") else None
         if self.time == "" or (self.time is None and self.split not in ("random", "position")):
             raise ValueError(f"split must be 'random', 'position' or 'time:COLUMN', got {self.split!r}")
-        self.features = (*self.categorical, *(b for b in self.bags if b not in self.categorical))
+        single = set(self.categorical)
+        self.features = (*self.categorical, *(name for name in self.bags if name not in single))
         if not self.features:
             raise ValueError("categorical must name at least one column")
         for names in (self.features, self.dense):
-            twice = sorted({name for name in names if names.count(name) > 1})
+            twice = _named_twice(names)
             if twice:
                 raise ValueError(f"column {twice[0]!r} is given twice")
             if self.target in names:
@@ -145,48 +149,57 @@ class _Roles:
 
     def typed(self, rows: Rows, rejects: Rejects) -> pl.DataFrame:
         """The columns as numbers and values; rows that have others are rejected."""
-        target = _number(rows.frame[self.target])
-        in_task = target.is_in([0.0, 1.0]) if self.task == "binary" else target.is_finite()
-        columns, checks = {TARGET: target}, {BAD[self.task]: in_task}
-        for index, name in enumerate(self.dense):
-            given = rows.frame[name]
-            columns[dense_column(index)] = number = _number(given)
-            checks[f"{name} is not a number"] = number.is_finite() | _is_missing(given)
-        for index, name in enumerate(self.features):
-            columns[feature_column(index)] = self._values(rows, name)
-        if self.time is not None:
-            columns[TIME] = _time(rows.frame[self.time])
-            checks[f"{self.time} is not a time"] = columns[TIME].is_finite()
-        good = np.ones(rows.frame.height, bool)
-        for reason, check in checks.items():
-            passed = check.fill_null(False).to_numpy()
-            rejects.add(reason, rows.name, rows.lines[good & ~passed])
-            good &= passed
-        return (
-            pl.DataFrame(columns)
-            .filter(good)
-            .with_columns(pl.col(dense_column(i)).fill_null(0.0) for i in range(len(self.dense)))
-        )
+        given = rows.frame.clone()
+        given.columns = [str(place) for place in range(given.width)]  # any name is a name, even "*"
+        columns = {
+            name: (pl.col(place), kind)
+            for name, place, kind in zip(self.columns, given.columns, given.dtypes, strict=True)
+        }
+        typed = self._select(rows.name, given, columns)
+        reasons, checks = zip(*self._checks(columns), strict=True)
+        both = pl.concat([given, typed], how="horizontal")
+        passed = both.select(c.fill_null(False).alias(str(i)) for i, c in enumerate(checks)).to_numpy()
+        good = np.ones(given.height, bool)
+        for check in np.flatnonzero(~passed.all(axis=0)):
+            rejects.add(reasons[check], rows.name, rows.lines[good & ~passed[:, check]])
+            good &= passed[:, check]
+        dense = [dense_column(index) for index in range(len(self.dense))]
+        return typed.filter(good).with_columns(pl.col(dense).fill_null(0.0))
 
-    def _values(self, rows: Rows, name: str) -> pl.Series:
-        values = rows.frame[name]
-        if name in self.bags:
-            if values.dtype != pl.List:
-                values = values.cast(pl.String).str.split(self.bags[name])
-            texts = values.cast(pl.List(pl.String)).fill_null([])
-            return texts.list.eval(
-                pl.element().filter(pl.element().is_not_null() & (pl.element() != ""))
-            )
-        # Integers that always fit stay numbers; all else is its text.
-        number = values.dtype.is_integer() and values.dtype not in (pl.UInt64, pl.Int128, pl.UInt128)
-        kind = self.types.setdefault(name, pl.Int64() if number else pl.String())
-        if isinstance(values.dtype, pl.List | pl.Struct | pl.Array | pl.Binary | pl.Object):
-            raise ValueError(f"{rows.name}: column {name!r} has values of type {values.dtype}")
+    def _select(self, file: str, given: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        wanted = {TARGET: number(*columns[self.target])}
+        for index, name in enumerate(self.dense):
+            wanted[dense_column(index)] = number(*columns[name])
+        for index, name in enumerate(self.features):
+            wanted[feature_column(index)] = self._values(file, name, *columns[name])
+        if self.time is not None:
+            wanted[TIME] = time(*columns[self.time])
         try:
-            values = values.cast(kind)
+            return given.select(expression.alias(name) for name, expression in wanted.items())
         except pl.exceptions.InvalidOperationError:
-            raise ValueError(f"{rows.name}: column {name!r} has other types in other files") from None
-        return values if kind != pl.String else values.replace("", None)
+            for index, name in enumerate(self.features):
+                try:
+                    given.select(wanted[feature_column(index)])
+                except pl.exceptions.InvalidOperationError:
+                    raise ValueError(f"{file}: column {name!r} has other types in other files") from None
+            raise
+
+    def _checks(self, columns: Columns) -> Iterator[tuple[str, pl.Expr]]:
+        """What is wrong with a row, and the test that it then does not pass."""
+        target = pl.col(TARGET)
+        yield BAD[self.task], target.is_in([0.0, 1.0]) if self.task == "binary" else target.is_finite()
+        for index, name in enumerate(self.dense):
+            is_number = pl.col(dense_column(index)).is_finite()
+            yield f"{name} is not a number", is_number | missing(*columns[name])
+        if self.time is not None:
+            yield f"{self.time} is not a time", pl.col(TIME).is_finite()
+
+    def _values(self, file: str, name: str, column: pl.Expr, kind: pl.DataType) -> pl.Expr:
+        if name in self.bags:
+            return bag(column, kind, self.bags[name])
+        if is_odd(kind):
+            raise ValueError(f"{file}: column {name!r} has values of type {kind}")
+        return values(column, self.types.setdefault(name, type_of_values(kind)))
 
 
 def _read(
@@ -202,8 +215,13 @@ def _read_parquet(source: Source, columns: list[str]) -> Iterator[Rows]:
     first = 1
     try:
         table = pl.scan_parquet(source.path)
-        _check_columns(source, table.collect_schema().names(), columns)
-        for frame in table.select(columns).collect_batches(chunk_size=PARQUET_ROWS):
+        header = table.collect_schema().names()
+        _check_columns(source, header, columns)
+        place = {name: index for index, name in enumerate(header)}
+        wanted = table.select(
+            pl.nth([place[name] for name in columns])
+        )  # a name may look like a pattern
+        for frame in wanted.collect_batches(chunk_size=PARQUET_ROWS):
             yield Rows(source.name, frame, np.arange(first, first + frame.height))
             first += frame.height
     except pl.exceptions.PolarsError as error:
@@ -220,18 +238,17 @@ def _read_text(
     mark = separator or max(SEPARATORS, key=line.count)
     header = next(csv.reader([line], delimiter=mark), [])
     _check_columns(source, header, columns)
-    layout = Layout(mark, len(header), tuple(header.index(c) for c in columns), encoding, quotes=True)
+    place = {name: index for index, name in enumerate(header)}
+    layout = Layout(mark, len(header), tuple(place[c] for c in columns), encoding, quotes=True)
     head = [first] if first.data else []
-    for rows in read_fields(source, chain(head, blocks), layout, rejects):
-        frame = rows.frame.rename(dict(zip(rows.frame.columns, columns, strict=True)))
-        yield Rows(rows.name, frame, rows.lines)
+    yield from read_fields(source, chain(head, blocks), layout, rejects)
 
 
 def _check_columns(source: Source, header: list[str], columns: list[str]) -> None:
-    twice = sorted({name for name in header if header.count(name) > 1})
+    twice, named = _named_twice(header), set(header)
     if twice:
         raise ValueError(f"{source.name}: its header names {', '.join(map(repr, twice))} more than once")
-    missing = [name for name in columns if name not in header]
+    missing = [name for name in columns if name not in named]
     if missing:
         raise ValueError(
             f"{source.name} has no column {', '.join(map(repr, missing))}; "
@@ -239,32 +256,5 @@ def _check_columns(source: Source, header: list[str], columns: list[str]) -> Non
         )
 
 
-def _is_missing(values: pl.Series) -> pl.Series:
-    return (
-        values.is_null() | (values.str.strip_chars() == "")
-        if values.dtype == pl.String
-        else values.is_null()
-    )
-
-
-def _number(values: pl.Series) -> pl.Series:
-    """As float32; null where it is no number, infinite where it is too large."""
-    if values.dtype == pl.String:
-        values = values.str.strip_chars()
-    try:
-        return values.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False)
-    except pl.exceptions.InvalidOperationError:
-        return pl.repeat(None, len(values), dtype=pl.Float32, eager=True)
-
-
-def _time(values: pl.Series) -> pl.Series:
-    """As float64: a number as it is, a date as seconds."""
-    if values.dtype.is_temporal():
-        return values.cast(pl.Datetime("us")).cast(pl.Int64) / 1e6
-    if values.dtype != pl.String:
-        return values.cast(pl.Float64, strict=False)
-    text = values.str.strip_chars()
-    dates = [
-        (text.str.to_datetime(form, strict=False, time_unit="us").cast(pl.Int64) / 1e6) for form in TIMES
-    ]
-    return pl.select(pl.coalesce([text.cast(pl.Float64, strict=False), *dates])).to_series()
+def _named_twice(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, times in Counter(names).items() if times > 1)

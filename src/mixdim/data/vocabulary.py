@@ -52,22 +52,30 @@ class Vocabulary:
 
     def __init__(self, counts: pl.DataFrame, *, min_count: int = 1) -> None:
         self.source_values = counts.height
-        known = pl.col("count") >= max(min_count, 1)
-        rare = int(counts.filter(~known)["count"].sum())
-        kind = pl.when(pl.col("value").is_null()).then(MISSING).otherwise(VALUE).cast(pl.UInt8)
-        last = pl.DataFrame(
-            {"value": [None], "count": [rare], "kind": [OUT_OF_VOCABULARY]},
-            schema={"value": counts.schema["value"], "count": pl.Int64, "kind": pl.UInt8},
+        counts = counts.sort("value", nulls_last=True)
+        values, times = counts["value"], counts["count"].to_numpy()
+        known = np.flatnonzero(times >= max(min_count, 1))
+        self._values = values[known].drop_nulls()  # sorted, to be searched
+        kinds = np.full(len(known) + 1, VALUE, np.uint8)
+        kinds[len(self._values) :] = MISSING
+        kinds[-1] = OUT_OF_VOCABULARY
+        times = np.append(times[known], times.sum() - times[known].sum())
+        # They stand by kind, then value, and a stable sort keeps that order where counts are equal.
+        order = np.argsort(-times, kind="stable")
+        last = pl.Series([None], dtype=values.dtype)
+        self.table = pl.DataFrame(
+            {
+                "id": np.arange(len(order), dtype=np.int32),
+                "value": pl.concat([values[known], last])[order],
+                "kind": kinds[order],
+                "count": times[order],
+            }
         )
-        self.table = (
-            pl.concat([counts.filter(known).with_columns(kind=kind), last])
-            .sort(["count", "kind", "value"], descending=[True, False, False])
-            .select(pl.int_range(pl.len(), dtype=pl.Int32).alias("id"), "value", "kind", "count")
-        )
-        self.out_of_vocabulary = self._id_of(OUT_OF_VOCABULARY, 0)
-        self._missing = self._id_of(MISSING, self.out_of_vocabulary)
-        by_value = self.table.filter(pl.col("kind") == VALUE).sort("value")
-        self._values, self._ids = by_value["value"], by_value["id"].to_numpy()
+        ids = np.empty(len(order), np.int32)
+        ids[order] = np.arange(len(order))
+        self._ids = ids[: len(self._values)]
+        self.out_of_vocabulary = int(ids[-1])
+        self._missing = int(ids[len(self._values)])  # where none is known, out of vocabulary
 
     @property
     def rows(self) -> int:
@@ -76,22 +84,23 @@ class Vocabulary:
 
     def encode(self, values: pl.Series) -> np.ndarray:
         """The ids, int32, of values of the feature's type."""
-        missing = values.is_null().to_numpy()
         if not len(self._values):
+            missing = values.is_null().to_numpy()
             return np.where(missing, self._missing, self.out_of_vocabulary).astype(np.int32)
-        place = self._values.search_sorted(values).clip(upper_bound=len(self._values) - 1)
-        found = (self._values.gather(place) == values).fill_null(False).to_numpy()
-        ids = np.where(found, self._ids[place.to_numpy()], np.int32(self.out_of_vocabulary))
-        ids[missing] = self._missing
+        place = self._values.search_sorted(values).to_numpy()
+        place = np.minimum(place, len(self._values) - 1)
+        found = self._values[place] == values
+        if values.null_count() == 0:
+            return np.where(found.to_numpy(), self._ids[place], np.int32(self.out_of_vocabulary))
+        ids = np.where(
+            found.fill_null(False).to_numpy(), self._ids[place], np.int32(self.out_of_vocabulary)
+        )
+        ids[values.is_null().to_numpy()] = self._missing
         return ids
 
     def write(self, path: Path) -> None:
         """Write `vocabulary/<n>.parquet` of the prepared format."""
-        kinds = pl.Series("kinds", KINDS)
+        kinds = pl.Series("kind", KINDS)[self.table["kind"]]
         content = io.BytesIO()
-        self.table.with_columns(kinds.gather(self.table["kind"]).alias("kind")).write_parquet(content)
+        self.table.clone().replace_column(2, kinds).write_parquet(content)
         path.write_bytes(content.getbuffer())
-
-    def _id_of(self, kind: int, default: int) -> int:
-        ids = self.table.filter(pl.col("kind") == kind)["id"]
-        return int(ids[0]) if len(ids) else default

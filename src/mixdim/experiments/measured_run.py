@@ -16,6 +16,7 @@ from mixdim.experiments.records import Record, now
 from mixdim.experiments.run_config import RunConfig
 from mixdim.experiments.trained_run import OpenedRun, open_for
 from mixdim.experiments.training_run import train_run
+from mixdim.training.devices import device_of, to_device
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.metrics import measure, objective
 from mixdim.training.slices import measure_slices, thirds_of_popularity
@@ -77,10 +78,11 @@ def _train_metrics(run: OpenedRun, dataset: Dataset) -> dict[str, Any]:
     stop = min(stop, start + TRAIN_ROWS)
     assert run.config.batch_size is not None
     run.model.eval()
+    device = device_of(run.model)
     outputs, targets, ids = [], [], []
     for first in range(start, stop, run.config.batch_size):
         batch = dataset.rows(slice(first, min(first + run.config.batch_size, stop)))
-        outputs.append(run.model(batch).numpy())
+        outputs.append(run.model(to_device(batch, device)).numpy(force=True))
         targets.append(batch.target.numpy())
         ids.append(batch.ids.numpy())
     rows = np.concatenate(outputs), np.concatenate(targets)

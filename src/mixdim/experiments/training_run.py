@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +26,12 @@ from torch import nn
 import mixdim
 from mixdim.budget import format_bytes, parse_budget
 from mixdim.data import Dataset
+from mixdim.data.unknown_values import advice
 from mixdim.experiments.build_model import build_model, check_fits, mean_output
 from mixdim.experiments.run_config import RunConfig, read_config
 from mixdim.experiments.trained_run import check_features, read_plan, read_summary
-from mixdim.files import follow_links, make_folder, write_atomically
+from mixdim.files import make_folder, write_atomically
+from mixdim.folder_lock import alone_at_work
 from mixdim.plan import OPTIMIZER_STATE, Plan
 from mixdim.planning import plan as make_plan
 from mixdim.training import Fitted, fit
@@ -39,8 +42,15 @@ from mixdim.training.resumption import MAY_CHANGE
 Echo = Callable[[str], None]
 
 
+MOST_OF_MEMORY = 0.7  # of what is free: a run that takes more is warned of
+
+
 class NotEnoughMemoryError(ValueError):
     """A run that would not fit into this machine's memory."""
+
+
+class MemoryWarning(UserWarning):
+    """A run takes most of this machine's memory."""
 
 
 def train_run(
@@ -70,29 +80,33 @@ def train_run(
     plan = plan_of(config, dataset)
     if resume and planned.is_file() and planned.read_text() != plan.to_json():
         raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
-    forecast = require_memory(config, plan, dataset)
     if (out / "summary.json").is_file() and resume:
         summary = read_summary(out)
         if summary["epochs"] == config.epochs and summary["patience"] == config.patience:
             echo(f"{out} is finished already")
             return summary
-    _prepare_folder(out, resume=resume, overwrite=overwrite)
-    write_atomically(saved, config.to_toml())
-    write_atomically(planned, plan.to_json())
-    torch.manual_seed(options.seed)
-    model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
-    echo(_opening_lines(config, plan, model, forecast))
-    fitted = fit(
-        model,
-        dataset,
-        options=options,
-        out=out,
-        resume=resume,
-        tensorboard=bool(config.tensorboard),
-        progress=progress,
-    )
-    summary = summarise(config, plan, model, fitted, dataset)
-    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    forecast, available = require_memory(config, plan, dataset), available_memory()
+    _make_folder(out, resume=resume, overwrite=overwrite)
+    with alone_at_work(out):
+        if not resume:
+            _empty(out)
+        write_atomically(saved, config.to_toml())
+        write_atomically(planned, plan.to_json())
+        torch.manual_seed(options.seed)
+        model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
+        echo(_opening_line(config, plan, model))
+        echo(f"memory: about {forecast}, {forecast.share_of(available)}")
+        fitted = fit(
+            model,
+            dataset,
+            options=options,
+            out=out,
+            resume=resume,
+            tensorboard=bool(config.tensorboard),
+            progress=progress,
+        )
+        summary = summarise(config, plan, model, fitted, dataset)
+        write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 
 
@@ -131,25 +145,46 @@ def forecast_of(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForeca
 
 
 def require_memory(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForecast:
-    """Forecast the memory; refuse, with the numbers and a budget that would do, what does not fit."""
+    """Forecast the memory; refuse what does not fit, and warn of what hardly does.
+
+    Both say the numbers, and a budget that would do.
+    """
     forecast, available = forecast_of(config, plan, dataset), available_memory()
-    if forecast.total <= available:
-        return forecast
+    if forecast.total > available:
+        smaller = _smaller(config, plan, forecast.total - available)
+        advice = (
+            f"{smaller} would fit"
+            if smaller is not None
+            else f"even width 1 for all {plan.num_rows:,} rows does not fit beside the rest: a smaller "
+            "batch size, or an optimizer with less state, such as adagrad or sgd, may"
+        )
+        raise NotEnoughMemoryError(
+            f"training needs about {forecast}, and this machine has {format_bytes(available)} free: "
+            f"{advice}"
+        )
+    most = int(MOST_OF_MEMORY * available)
+    if forecast.total > most:
+        smaller = _smaller(config, plan, forecast.total - most)
+        advice = "" if smaller is None else f"{smaller} would take less than {MOST_OF_MEMORY:.0%}, and "
+        warnings.warn(
+            f"training will take about {format_bytes(forecast.total)}, {forecast.share_of(available)}, "
+            f"and may be killed if anything else needs memory: {advice}a smaller batch size, or an "
+            "optimizer with less state, such as adagrad or sgd, takes less too",
+            MemoryWarning,
+            stacklevel=2,
+        )
+    return forecast
+
+
+def _smaller(config: RunConfig, plan: Plan, over: int) -> str | None:
+    """The options of a run whose tables take so many bytes less; None if no budget is that small."""
     assert config.optimizer is not None
     copies = 1 + OPTIMIZER_STATE[config.optimizer]
-    over = forecast.total - available
     # What scales with the tables must shrink by what is over; the rest does not grow with fewer.
     budget = plan.num_parameters - math.ceil(1.05 * over / (4 * copies))
     instead = "" if config.base_dim is None else f" instead of --base-dim {config.base_dim}"
-    advice = (
-        f"--temperature {plan.temperature:g} --budget {budget}{instead} would fit"
-        if budget >= plan.num_rows
-        else f"even width 1 for all {plan.num_rows:,} rows does not fit beside the rest: a smaller "
-        "batch size, or an optimizer with less state, such as adagrad or sgd, may"
-    )
-    raise NotEnoughMemoryError(
-        f"training needs about {forecast}, and this machine has {format_bytes(available)} free: {advice}"
-    )
+    options = f"--temperature {plan.temperature:g} --budget {budget}{instead}"
+    return options if budget >= plan.num_rows else None
 
 
 def summarise(
@@ -180,6 +215,11 @@ def summarise(
         "validation": fitted.validation,
         "test": fitted.test,
         **best_possible,
+        "unknown_lookups": {
+            name: found
+            for name, found in dataset.unknown_lookups.items()
+            if found["validation"] or found["test"]
+        },
         "data": config.data,
         "data_fingerprint": dataset.fingerprint,
         "vocabulary_fingerprint": dataset.vocabulary_fingerprint,
@@ -192,6 +232,13 @@ def summarise(
             "torch": torch.__version__,
         },
     }
+
+
+def advice_after(summary: dict[str, Any]) -> list[str]:
+    """What a reader of a run's results should know of its data, if there is anything."""
+    generated = any(name.startswith("bayes_") for name in summary)
+    found = advice(summary.get("unknown_lookups", {}), prepared=not generated)
+    return [] if found is None else [found]
 
 
 _SUMMARY_OPTIONS = (
@@ -210,7 +257,8 @@ def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
     return replace(given, data=None).over(saved)
 
 
-def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+def _make_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make the folder of a run, unless what is there may not be continued or replaced."""
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is not a folder")
     # A run killed at its very beginning leaves an unfinished config.
@@ -219,9 +267,16 @@ def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise FileExistsError(f"{out} exists already; --resume continues it, --overwrite replaces it")
     if held and not _is_run(out):
         raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
-    if held and not resume:
-        shutil.rmtree(follow_links(out))
     make_folder(out)
+
+
+def _empty(folder: Path) -> None:
+    """Remove all that is in a folder; the folder itself stays, and so do its lock and a link to it."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _is_run(path: Path) -> bool:
@@ -232,12 +287,11 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def _opening_lines(config: RunConfig, plan: Plan, model: nn.Module, forecast: MemoryForecast) -> str:
+def _opening_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     widths = [block.dim for block in plan.blocks]
     return (
         f"{config.model}: {parameters:,} parameters, {plan.num_parameters:,} of them embeddings "
         f"(temperature {plan.temperature:g}, base_dim {plan.base_dim}, "
-        f"{len(widths)} blocks of width {min(widths)} to {max(widths)})\n"
-        f"memory: about {forecast}"
+        f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
     )

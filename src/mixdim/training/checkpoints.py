@@ -13,9 +13,11 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from mixdim.folder_lock import alone_at_work
 
 log = logging.getLogger("mixdim.training")
 
@@ -52,6 +56,13 @@ class Checkpoints:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Make sure that no other process writes checkpoints here: two would undo each other's."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with alone_at_work(self.folder):
+            yield
+
     def save(
         self, kind: str, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> Path:
@@ -60,16 +71,18 @@ class Checkpoints:
         for left in self.folder.glob(f"{PARTIAL}*"):  # of a run that was killed while it wrote
             shutil.rmtree(left, ignore_errors=True)
         target = self.folder / f"{kind}-{step:08d}"
-        unfinished = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=self.folder))
+        unfinished = self.folder / f"{PARTIAL}{secrets.token_hex(8)}"
+        unfinished.mkdir()  # with the permissions of any new folder, unlike those of tempfile
         replaced = unfinished.with_suffix(".replaced")
         try:
             save_file(_separate(tensors), unfinished / TENSORS)
             body = {"step": step, "tensors_blake2b": _digest_of_file(unfinished / TENSORS), **state}
             document = {"format": FORMAT, "version": VERSION, "blake2b": _digest_of(body), "body": body}
             (unfinished / STATE).write_text(json.dumps(document, indent=2) + "\n")
+            # safetensors makes its file readable for nobody else, whatever the umask.
+            (unfinished / TENSORS).chmod(stat.S_IMODE((unfinished / STATE).stat().st_mode))
             for path in (unfinished / TENSORS, unfinished / STATE, unfinished):
                 _sync(path)
-            unfinished.chmod(0o755)
             if target.exists():  # the same step again, after a resume from before it
                 target.rename(replaced)  # so that it is whole or gone, never half deleted
             unfinished.rename(target)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mixdim.training.devices import device_of, to_device
 from mixdim.training.inputs import TrainingData, num_rows
 from mixdim.training.metrics import measure
 from mixdim.training.slices import measure_slices, thirds_of_popularity
@@ -54,8 +55,8 @@ def outputs_of(
     progress: Progress | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Outputs:
-    """Run a model over a split, in evaluation mode."""
-    rows = num_rows(data, split)
+    """Run a model over a split, in evaluation mode and on the device where it is."""
+    rows, device = num_rows(data, split), device_of(model)
     column = None if with_ids_of is None else list(data.single_valued).index(with_ids_of)
     outputs, targets = np.empty(rows, np.float32), np.empty(rows, np.float32)
     ids = None if column is None else np.empty(rows, np.int64)
@@ -66,7 +67,8 @@ def outputs_of(
             if stopped():
                 raise Interrupted
             here = slice(done, done + len(batch.target))
-            outputs[here] = check_output(model(batch), batch.target).numpy(force=True)
+            output = model(to_device(batch, device))
+            outputs[here] = check_output(output, batch.target).numpy(force=True)
             targets[here] = batch.target.numpy(force=True)
             if ids is not None and column is not None:
                 ids[here] = batch.ids[:, column].numpy(force=True)

@@ -10,7 +10,11 @@ from torch import Tensor
 
 
 class Batch(Protocol):
-    """Some samples; a model is called with it and reads what it needs."""
+    """Some samples; a model is called with it and reads what it needs.
+
+    All its tensors are on one device. If the model is on another, it is moved there first, which a
+    NamedTuple or a dataclass need do nothing for; another type has a method `to(device)`.
+    """
 
     @property
     def ids(self) -> Tensor:

@@ -30,8 +30,12 @@ class Journal:
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; numbers in it are drawn over `record["step"]`."""
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")  # one write: a whole line, or at a kill a part
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")  # one write: a whole line, or at a kill a part
+            except OSError as error:  # a full disk does not say what it was for
+                reason = error.strerror or error
+                raise OSError(f"cannot write {self.path}: {reason}") from None
         if self._tensorboard_folder is not None:
             if self._tensorboard is None:
                 self._open_tensorboard(purge_step=None)

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 
 from mixdim.training.checkpoints import Checkpoints
+from mixdim.training.devices import device_of, to_device
 from mixdim.training.evaluation import (
     Interrupted,
     Progress,
@@ -95,6 +96,7 @@ def fit(
 
     The model is any `nn.Module` that takes a batch (`batch.ids`, `batch.dense`, `batch.bags`) and
     returns one number per sample: a logit if `dataset.task` is "binary", a rating if it is "rating".
+    Batches are moved to the device of its first parameter.
 
     - `options`: how to train; if not given, the paper's protocol for the task. Single options can be
       changed by name: `fit(model, dataset, epochs=3, lr=1e-3)`; see `TrainingOptions`.
@@ -119,10 +121,11 @@ def fit(
     if resume and out is None:
         raise ValueError("resume needs out, the folder of the run to continue")
     run = _Run(model, dataset, options, None if out is None else Path(out), tensorboard, progress)
-    if out is not None and not resume and run.checkpoints.newest_path() is not None:
-        raise FileExistsError(f"{out} holds a run already; resume=True continues it")
-    run.begin(resume=resume)
-    return run.finish()
+    with nullcontext() if out is None else run.checkpoints.alone():
+        if out is not None and not resume and run.checkpoints.newest_path() is not None:
+            raise FileExistsError(f"{out} holds a run already; resume=True continues it")
+        run.begin(resume=resume)
+        return run.finish()
 
 
 @dataclass
@@ -141,7 +144,7 @@ class _Run:
         if num_rows(self.data, "train") == 0:
             raise ValueError("the training split is empty")
         self.slice_by = feature_to_slice_by(self.data, self.options.slice_by)
-        self.loss = LOSSES[self.data.task]
+        self.loss, self.device = LOSSES[self.data.task], device_of(self.model)
         self.optimizer = NamedOptimizer(self.options.optimizer, self.model, lr=self.options.lr)
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.saved_step: int | None = None
@@ -208,7 +211,7 @@ class _Run:
     def _train(self, batches: Generator[Batch, None, None]) -> None:
         """Take one step, and tell of it."""
         start = time.perf_counter()
-        batch = next(batches)
+        batch = to_device(next(batches), self.device)
         loss = self.loss(check_output(self.model(batch), batch.target), batch.target)
         self.state.losses.append(loss.item())
         if not math.isfinite(self.state.losses[-1]):

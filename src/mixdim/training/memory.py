@@ -46,6 +46,10 @@ class MemoryForecast:
         parts = (f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in vars(self).items())
         return f"{format_bytes(self.total)} ({', '.join(parts)})"
 
+    def share_of(self, available: int) -> str:
+        """Say how much of the available bytes it is: "71% of the 23.0 GB free"."""
+        return f"{self.total / max(available, 1):.0%} of the {format_bytes(available)} free"
+
 
 def forecast_memory(
     model: nn.Module,

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Optimizer, SparseAdam
 from torch.sparse import check_sparse_tensor_invariants
 
-from mixdim.optim import SparseAMSGrad
+from mixdim.optim import MOMENTS, SparseAMSGrad
+
+STEP = "step"
+STATE_KEYS: dict[type[Optimizer], set[str]] = {  # what each keeps of a parameter
+    SparseAMSGrad: {STEP, *MOMENTS},
+    SparseAdam: {STEP, "exp_avg", "exp_avg_sq"},
+    Adam: {STEP, "exp_avg", "exp_avg_sq"},
+    Adagrad: {STEP, "sum"},
+    SGD: set(),
+}
 
 
 class NamedOptimizer:
@@ -47,15 +57,39 @@ class NamedOptimizer:
         return tensors, numbers
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
-        """Take over what `state` returned; tensors are copied."""
+        """Take over what `state` returned; tensors are copied to where their parameters are."""
+        self.check_state(tensors, numbers)
         for part in self.parts:
             part.state.clear()
         owner = {name: part for part in self.parts for name in _names(part, self.parameters)}
-        for entries in (tensors, numbers):
-            for place, value in entries.items():
-                name, _, key = place.rpartition("/")
-                held = value.clone() if isinstance(value, Tensor) else value
-                owner[name].state[self.parameters[name]][key] = held
+        for place, value in chain(tensors.items(), numbers.items()):
+            name, _, key = place.rpartition("/")
+            parameter = self.parameters[name]
+            held: Any = value
+            if isinstance(value, Tensor):
+                # PyTorch's optimizers count steps on the CPU, wherever the parameter is.
+                held = value.clone() if key == STEP else value.to(parameter.device, copy=True)
+            owner[name].state[parameter][key] = held
+
+    def check_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
+        """Say what of a state is not one of these parameters'; nothing is changed."""
+        found: dict[str, set[str]] = {}
+        for place, value in chain(tensors.items(), numbers.items()):
+            name, _, key = place.rpartition("/")
+            if name not in self.parameters:
+                raise ValueError(f"the optimizer has no parameter {name!r}, got its {key!r}")
+            _check_entry(name, key, value, self.parameters[name])
+            found.setdefault(name, set()).add(key)
+        for part in self.parts:
+            wanted = STATE_KEYS[type(part)]
+            for name in _names(part, self.parameters):
+                # Adagrad has a state from the beginning; the others, from a parameter's first gradient.
+                keys = found.get(name, set(wanted) if not isinstance(part, Adagrad) else set())
+                if keys != wanted:
+                    raise ValueError(
+                        f"the state of parameter {name!r} must have {_listed(wanted)} "
+                        f"for {type(part).__name__}, got {_listed(keys)}"
+                    )
 
     def _states(self) -> list[tuple[str, dict[str, Any]]]:
         return [
@@ -93,6 +127,25 @@ def _build(
     dense = [(n, p) for n, p in everything if n not in sparse]
     parts: list[Optimizer] = [SparseAdam(rows, lr=lr)] if rows else []
     return [*parts, Adam(dense, lr=lr)] if dense else parts
+
+
+def _check_entry(name: str, key: str, value: Any, parameter: nn.Parameter) -> None:
+    """A kernel writes into these: they must be as large as the parameter."""
+    if key == STEP:
+        steps = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        if isinstance(steps, bool) or not isinstance(steps, int | float) or steps < 0:
+            raise ValueError(f"{key!r} of parameter {name!r} must be a number of steps, got {steps!r}")
+    elif not isinstance(value, Tensor):
+        raise ValueError(f"{key!r} of parameter {name!r} must be a tensor, got {value!r}")
+    elif (value.shape, value.dtype) != (parameter.shape, parameter.dtype):
+        raise ValueError(
+            f"{key!r} of parameter {name!r} must be as the parameter, {parameter.dtype} of shape "
+            f"{tuple(parameter.shape)}, got {value.dtype} of shape {tuple(value.shape)}"
+        )
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(keys))) or "nothing"
 
 
 def _names(part: Optimizer, parameters: Mapping[str, nn.Parameter]) -> list[str]:

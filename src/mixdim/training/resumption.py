@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.training.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from mixdim.training.devices import device_of, random_states, set_random_states
 from mixdim.training.inputs import TrainingData
 from mixdim.training.optimizers import NamedOptimizer
 from mixdim.training.options import TrainingOptions
@@ -57,7 +58,7 @@ def save_everything(
         {
             **_prefixed("model/", model.state_dict()),
             **_prefixed("optimizer/", tensors),
-            "random/torch": torch.get_rng_state(),
+            **_prefixed("random/", random_states(device_of(model))),
         },
         {
             **asdict(state),
@@ -78,11 +79,26 @@ def load_everything(
     options: TrainingOptions,
     data: TrainingData,
 ) -> TrainingState:
-    """Set model, optimizer and random state to a checkpoint of the same run; returns how far it was."""
+    """Set model, optimizer and random state to a checkpoint of the same run; returns how far it was.
+
+    All of it is checked first, so that a checkpoint of something else changes nothing.
+    """
+    kept = ("options", "data", "optimizer", "threads", *asdict(TrainingState()))
+    missing = [name for name in kept if name not in found.state]
+    random = _without("random/", found.tensors)
+    if missing or "torch" not in random:
+        raise CheckpointError(f"{found.path} lacks {', '.join(map(repr, missing)) or 'a random state'}")
     _check_same(found, options, data)
+    _check_shapes(model, _without("model/", found.tensors), found.path)
+    of_optimizer = _without("optimizer/", found.tensors), found.state["optimizer"]
+    try:
+        optimizer.check_state(*of_optimizer)
+    except ValueError as error:
+        raise CheckpointError(f"{found.path} is of another model: {error}") from None
     load_weights(model, found)
-    optimizer.load_state(_without("optimizer/", found.tensors), found.state["optimizer"])
-    torch.set_rng_state(found.tensors["random/torch"].clone())
+    optimizer.load_state(*of_optimizer)
+    for device in set_random_states(random, device_of(model)):
+        log.warning("%s has no random state of %s: it will draw other numbers there", found.path, device)
     if found.state["threads"] != torch.get_num_threads():
         log.warning(
             "the run used %d threads and now has %d: sums may be rounded differently",

@@ -21,7 +21,8 @@ class StopRequests:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._request)
+                if signal.getsignal(number) is not None:  # of C, which Python could not put back
+                    self._before[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(

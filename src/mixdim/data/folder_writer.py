@@ -1,0 +1,147 @@
+"""How a prepared folder comes into being: complete, or not at all.
+
+Knows nothing about what is in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import secrets
+import shutil
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from glob import escape
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from mixdim.data.folder import FORMAT, UNFINISHED, VERSION, Meta, fingerprint
+from mixdim.files import follow_links, write_atomically
+from mixdim.folder_lock import at_work
+from mixdim.stopping import signals_as_exceptions
+
+log = logging.getLogger("mixdim.data")
+
+OLD = "-old"  # ends the name of a folder that is being replaced
+
+
+class FolderWriter:
+    """Writes a prepared folder under a temporary name and renames it when it is complete.
+
+    Use it as a context manager and call `finish(meta)` last: without that, or after an error or a kill,
+    the folder at `out` does not exist (or is the old one, with `overwrite`). Errors, Ctrl-C and SIGTERM
+    leave nothing else behind; what only a kill can leave is cleared away by the next writer to `out`.
+    """
+
+    def __init__(self, out: str | Path, *, overwrite: bool = False) -> None:
+        self.out, self.overwrite = follow_links(out), overwrite
+        _clear_away(self.out)
+        if self.out.exists() and not overwrite:
+            raise FileExistsError(f"{self.out} exists already; --overwrite replaces it")
+        if self.out.exists() and not (self.out / "meta.json").is_file():
+            raise FileExistsError(f"{self.out} exists and is no prepared folder, so it is not replaced")
+        if not self.out.parent.is_dir():
+            raise FileNotFoundError(f"cannot write {self.out}: there is no directory {self.out.parent}")
+
+    def __enter__(self) -> Self:
+        with ExitStack() as begun:
+            begun.enter_context(signals_as_exceptions())
+            self.path = _claim(self.out, begun)
+            (self.path / "vocabulary").mkdir()
+            self._begun = begun.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._begun.close()
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            # A full disk does not say what it was for.
+            raise OSError(f"cannot write {self.out}: {os.strerror(error.errno)}") from None
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap:
+        """Make a memory-mapped array of known shape, such as `ids.npy`."""
+        path = self.path / name
+        path.parent.mkdir(exist_ok=True)
+        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+    def finish(self, meta: Meta) -> None:
+        """Describe the folder and put it in its place."""
+        files = sorted(p for p in self.path.rglob("*") if p.is_file())
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            **asdict(meta),
+            "num_rows": meta.num_rows,
+            "files": {
+                str(path.relative_to(self.path)): {
+                    "bytes": path.stat().st_size,
+                    "fingerprint": fingerprint(path),
+                }
+                for path in files
+            },
+        }
+        for path in files:
+            _sync(path)
+        write_atomically(self.path / "meta.json", json.dumps(document, indent=2) + "\n")
+        if self.overwrite and self.out.exists():
+            self.out.rename(_old(self.path))  # which goes at the end, or comes back after an error
+        try:
+            self.path.rename(self.out)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise FileExistsError(
+                f"{self.out} was made by somebody else meanwhile; --overwrite replaces it"
+            ) from None
+
+
+def _claim(out: Path, begun: ExitStack) -> Path:
+    """Make a folder beside `out` to write into; until `begun` ends it is locked, and then it is gone."""
+    while True:
+        path = out.with_name(f".{out.name}{UNFINISHED}{secrets.token_hex(8)}")
+        begun.callback(_remove, path, out)
+        path.mkdir()  # with the permissions of any new folder, unlike those of tempfile
+        # Until it is locked, another writer may take it for what a kill left, and remove it.
+        with suppress(FileNotFoundError):
+            if begun.enter_context(at_work(path)) is not False and path.exists():
+                return path
+
+
+def _clear_away(out: Path) -> None:
+    """Remove what killed writers of the same folder left."""
+    left = list(out.parent.glob(f"{escape(f'.{out.name}{UNFINISHED}')}*"))
+    for path in sorted({path.with_name(path.name.removesuffix(OLD)) for path in left}):
+        with (
+            suppress(FileNotFoundError),
+            at_work(path if path.exists() else _old(path)) as nobody_else,
+        ):
+            if nobody_else:
+                log.info("removing %s, which an interrupted run left", path)
+                _remove(path, out)
+
+
+def _remove(path: Path, out: Path) -> None:
+    """Remove an unfinished folder; if it was just taking the place of another, that comes back."""
+    if _old(path).exists() and not out.exists():
+        _old(path).rename(out)
+    for left in (path, _old(path)):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _old(path: Path) -> Path:
+    """Where the folder waits that an unfinished one replaces."""
+    return path.with_name(path.name + OLD)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
