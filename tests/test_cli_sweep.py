@@ -1,5 +1,6 @@
 """The commands about many runs, as a user types them."""
 
+import io
 import json
 import os
 import signal
@@ -8,7 +9,9 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
+from mixdim import cli_sweep
 from mixdim.cli import run
 from mixdim.experiments.records import read_records
 from training_data import ratings
@@ -110,6 +113,14 @@ def test_mistakes_are_one_line_with_exit_code_2(
     full = sweep(folder, *options) if name == "sweep" else [name, "--records", str(swept), *options]
     assert run(full) == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_is_noted_about_progress_is_shown_as_it_is(monkeypatch):
+    shown = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(cli_sweep, "Console", lambda stderr: shown)
+    with cli_sweep._live_table([]) as (progress, _):
+        progress("runs", 1, 3, "no feature [/x] in [red]")
+    assert "no feature [/x] in [red]" in shown.file.getvalue()
 
 
 def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(folder, capsys):
