@@ -122,16 +122,15 @@ def run_sweep(
             if any(run.error is None for run in waiting):
                 get_ready(stopped, seconds=SECONDS_BETWEEN_LOOKS)
             while waiting or working:
-                for run in list(waiting):
-                    if len(working) < jobs and not stopped() and locks.take(run.key):
-                        begin(run)
-                if waiting and len(working) < jobs:
-                    show(f"{len(waiting)} under way in other sweeps")
-                done = some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS)
                 if stopped.name is not None:
                     left = len(waiting) + len(working)
                     raise SweepStopped(stopped.name, total - left, total)
-                for worker in done:
+                for run in list(waiting):
+                    if len(working) < jobs and not stopped() and locks.take(run.key):
+                        begin(run)
+                if waiting and len(working) < jobs and not stopped():
+                    show(f"{len(waiting)} under way in other sweeps")
+                for worker in some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS):
                     keep(working.pop(worker), worker.finish())
         finally:
             for worker in working:

@@ -95,6 +95,12 @@ def get_ready(stopped: Callable[[], bool], *, seconds: float) -> None:
     starting.start()
     while starting.is_alive() and not stopped():
         starting.join(seconds)
+    # Python does not tell who it is. Left alone, it would go on importing when we are gone, and keep our
+    # output open; the next start begins anew.
+    server = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if starting.is_alive() and server is not None:
+        os.kill(server, signal.SIGKILL)
+        starting.join()
 
 
 def remove_abandoned_folders() -> None:
