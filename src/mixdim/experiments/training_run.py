@@ -77,6 +77,7 @@ def train_run(
             echo(f"{out} is finished already")
             return summary
     _prepare_folder(out, resume=resume, overwrite=overwrite)
+    _remove_unfinished(out)
     write_atomically(saved, config.to_toml())
     write_atomically(planned, plan.to_json())
     torch.manual_seed(options.seed)
@@ -222,6 +223,13 @@ def _prepare_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     if held and not resume:
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
+
+
+def _remove_unfinished(out: Path) -> None:
+    """Remove what is left of files that a run was writing when it was killed."""
+    for name in ("config.toml", "plan.json", "summary.json"):
+        for left in out.glob(f".{name}.*"):
+            left.unlink(missing_ok=True)
 
 
 def _is_run(path: Path) -> bool:
