@@ -84,7 +84,7 @@ def get_ready(stopped: Callable[[], bool], *, seconds: float) -> None:
     """Wait until workers start in milliseconds, or until `stopped`, asked every `seconds`, says so."""
 
     def start_one() -> None:
-        with suppress(OSError, EOFError):  # the first worker will tell
+        with suppress(Exception):  # the first worker will tell
             _start_forkserver()
             idle = get_context("forkserver").Process(target=_do_nothing, daemon=True)
             idle.start()
