@@ -112,7 +112,9 @@ class Dataset:
     def counts(self) -> dict[str, np.ndarray]:
         """How often each id of each feature occurs in the training split; ids are ranks, so it falls."""
         return {
-            feature.name: pl.read_parquet(self.path / "vocabulary" / f"{n}.parquet", columns=["count"])
+            feature.name: pl.read_parquet(
+                self.path / "vocabulary" / f"{n}.parquet", columns=["count"], glob=False
+            )
             .to_series()
             .to_numpy()
             for n, feature in enumerate(self.meta.features)

@@ -108,14 +108,18 @@ def inspect(folder: str | Path) -> Inspection:
 def _feature(
     vocabulary: Path, feature: FeatureMeta, unknown: dict[str, float | None]
 ) -> FeatureInspection:
-    counts = pl.read_parquet(vocabulary, columns=["count"])["count"].sort(descending=True).to_numpy()
+    rows = pl.read_parquet(vocabulary, columns=["count"], glob=False)
+    counts = rows["count"].sort(descending=True).to_numpy()
     own_row = (pl.col("kind") != "out_of_vocabulary").sum()
     return FeatureInspection(
         name=feature.name,
         bag=feature.bag,
         rows=feature.rows,
         source_values=feature.source_values,
-        in_vocabulary=pl.scan_parquet(vocabulary).select(own_row).collect(engine="streaming").item(),
+        in_vocabulary=pl.scan_parquet(vocabulary, glob=False)
+        .select(own_row)
+        .collect(engine="streaming")
+        .item(),
         top_1_percent=_share_of_top(counts, 100),
         top_10_percent=_share_of_top(counts, 10),
         out_of_vocabulary_validation=unknown["validation"],

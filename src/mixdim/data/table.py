@@ -201,7 +201,7 @@ def _read(
 def _read_parquet(source: Source, columns: list[str]) -> Iterator[Rows]:
     first = 1
     try:
-        table = pl.scan_parquet(source.path)
+        table = pl.scan_parquet(source.path, glob=False)
         _check_columns(source, table.collect_schema().names(), columns)
         for frame in table.select(columns).collect_batches(chunk_size=PARQUET_ROWS):
             yield Rows(source.name, frame, np.arange(first, first + frame.height))

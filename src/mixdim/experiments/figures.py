@@ -12,9 +12,11 @@ from matplotlib.ticker import FuncFormatter
 
 from mixdim.files import write_atomically
 from mixdim.plan import Plan
+from mixdim.plan_table import printable
 
 FORMATS = (".png", ".svg", ".pdf")
 MOST_LABELS = 40
+LONGEST_NAME = 40  # characters that leave room for a picture
 
 
 def widths_figure(plans: Mapping[str, Plan], *, title: str | None = None) -> Figure:
@@ -24,7 +26,7 @@ def widths_figure(plans: Mapping[str, Plan], *, title: str | None = None) -> Fig
     """
     first = next(iter(plans.values()))
     names = [
-        feature.name if len(feature.blocks) == 1 else f"{feature.name} {number}/{len(feature.blocks)}"
+        short_name(feature.name) + (f" {number}/{bands}" if (bands := len(feature.blocks)) > 1 else "")
         for feature in first.features
         for number in range(1, len(feature.blocks) + 1)
     ]
@@ -48,13 +50,18 @@ def widths_figure(plans: Mapping[str, Plan], *, title: str | None = None) -> Fig
     axes.set_ylabel("width (log scale)")
     axes.set_xlabel("block, from the most to the least popular row")
     if len(names) <= MOST_LABELS:
-        labels = [f"{names[i]} ({_short(first.blocks[i].size)})" for i in by_popularity]
+        labels = [as_it_is(f"{names[i]} ({_short(first.blocks[i].size)})") for i in by_popularity]
         axes.set_xticks(range(len(names)), labels, rotation=60, ha="right", fontsize=7)
         axes.set_xlabel("block (rows), from the most to the least popular row")
     axes.grid(axis="y", alpha=0.3)
     axes.set_title(title or "Width of each block")
     axes.legend(fontsize=8)
     return figure
+
+
+def as_it_is(text: str) -> str:
+    """A text from a user, in which matplotlib would take $...$ for a formula."""
+    return text.replace("$", r"\$")
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -65,6 +72,12 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=150)
     write_atomically(path, drawn.getvalue())
+
+
+def short_name(name: str) -> str:
+    """A feature's name on one line; of a very long one its beginning and its end."""
+    name, half = printable(name), LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
 
 
 def _short(number: int) -> str:

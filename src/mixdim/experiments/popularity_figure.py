@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from mixdim.experiments.figures import as_it_is, short_name
+
 MOST_FEATURES = 6  # lines that can be told apart
 POINTS = 300  # of a line: more cannot be seen on a logarithmic axis
 FEW_POINTS = 10  # are all marked
@@ -33,7 +35,7 @@ def popularity_figure(counts_by_feature: Mapping[str, np.ndarray], title: str | 
         axes.plot(
             ranks,
             queries,
-            label=_label(name, counts),
+            label=as_it_is(_label(name, counts)),
             color=colors(0.85 * number / max(len(largest) - 1, 1)),
             linestyle=LINE_STYLES[number],
             linewidth=1.6,
@@ -46,7 +48,8 @@ def popularity_figure(counts_by_feature: Mapping[str, np.ndarray], title: str | 
         pooled = np.concatenate(list(arrays.values()))
         label = _label(f"all {len(arrays)} features pooled", pooled)
         axes.plot(*_curve(pooled), label=label, color="0.7", linewidth=5, zorder=1)
-    axes.set(xscale="log", yscale="log", title=title or "Popularity of the rows of each feature")
+    title = as_it_is(title or "Popularity of the rows of each feature")
+    axes.set(xscale="log", yscale="log", title=title)
     axes.set_xlabel("rank of the row, from the most popular (log scale)")
     axes.set_ylabel("queries in training (log scale)")
     # Stated, because a feature without queries leaves nothing that limits could be fitted to.
@@ -58,7 +61,8 @@ def popularity_figure(counts_by_feature: Mapping[str, np.ndarray], title: str | 
         axis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, handlelength=4)
+    labels = [str(line.get_label()) for line in axes.lines]  # stated, or a name such as _id has no entry
+    axes.legend(axes.lines, labels, fontsize=8, handlelength=4)
     return figure
 
 
@@ -79,4 +83,4 @@ def _curve(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _label(name: str, counts: np.ndarray) -> str:
     unseen = int((counts == 0).sum())
     rows = "1 row" if counts.size == 1 else f"{counts.size:,} rows"
-    return f"{name}: {rows}" + (f", {unseen:,} without queries" if unseen else "")
+    return f"{short_name(name)}: {rows}" + (f", {unseen:,} without queries" if unseen else "")
