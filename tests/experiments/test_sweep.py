@@ -1,10 +1,12 @@
 import json
 import os
 import signal
+import struct
 import threading
 from dataclasses import replace
-from multiprocessing import active_children
+from multiprocessing import Pipe, active_children
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +22,7 @@ from mixdim.experiments.sweep import (
     config_within,
     run_sweep,
 )
+from mixdim.experiments.sweep_worker import Worker
 from mixdim.experiments.trained_run import evaluate_run
 from mixdim.experiments.training_run import plan_of, train_run
 from sweep_runs import endless, results, runs_of, timeless, told, wait_for
@@ -178,6 +181,16 @@ def test_a_process_that_is_killed_is_a_failure(file, temporary):
     killer.join()
     assert found[0].error == "the process of the run was killed by SIGKILL"
     assert found[1].finished
+
+
+def test_a_process_that_is_killed_while_it_tells_its_results_is_a_failure(tmp_path):
+    reading, writing = Pipe(duplex=False)
+    os.write(writing.fileno(), struct.pack("!i", 100) + b"the first of 100 bytes")
+    writing.close()
+    worker = Worker.__new__(Worker)
+    worker.outcome_end, worker.folder = reading, str(tmp_path / "none")
+    worker.process = Mock(exitcode=-signal.SIGKILL)
+    assert worker.finish().error == "the process of the run was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

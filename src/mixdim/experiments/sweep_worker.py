@@ -56,7 +56,7 @@ class Worker:
         """What came out, once `some_done` said that the worker is done; the folder is removed."""
         try:
             outcome: Outcome = self.outcome_end.recv()
-        except EOFError:
+        except (EOFError, OSError):  # it died before, or while, it told
             self.process.join()
             code = self.process.exitcode or 0
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
@@ -99,7 +99,8 @@ def get_ready(stopped: Callable[[], bool], *, seconds: float) -> None:
     # output open; the next start begins anew.
     server = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if starting.is_alive() and server is not None:
-        os.kill(server, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
         starting.join()
 
 
