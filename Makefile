@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench bench-data sanitize clean
+.PHONY: demo test check format bench bench-data stress sanitize clean
 
 demo: .venv/installed
 	$(BIN)/mixdim demo --out demo
@@ -26,6 +26,10 @@ bench: .venv/installed
 bench-data: .venv/installed
 	$(BIN)/python benchmarks/batches.py
 	$(BIN)/python benchmarks/prepare.py
+
+# Kills by the hundred, random cases by the thousand: FLAGS='--minutes 3 --cases 500' takes a few minutes.
+stress: .venv/installed
+	$(BIN)/python tests/stress.py $(FLAGS)
 
 # The kernels' tests with kernels that check every access (AddressSanitizer and UBSan; needs g++).
 sanitize: .venv/installed

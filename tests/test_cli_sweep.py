@@ -1,16 +1,21 @@
 """The commands about many runs, as a user types them."""
 
+import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from rich.console import Console
 
+from mixdim import cli_sweep
 from mixdim.cli import run
 from mixdim.experiments.records import read_records
+from sweep_runs import wait_for
 from training_data import ratings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -112,25 +117,56 @@ def test_mistakes_are_one_line_with_exit_code_2(
     assert message in capsys.readouterr().err
 
 
-def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(folder, capsys):
+def test_what_is_noted_about_progress_is_shown_as_it_is(monkeypatch):
+    shown = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(cli_sweep, "Console", lambda stderr: shown)
+    with cli_sweep._live_table([]) as (progress, _):
+        progress("runs", 1, 3, "no feature [/x] in [red]")
+    assert "no feature [/x] in [red]" in shown.file.getvalue()
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts a command as a terminal does, in a process group of its own."""
+
+    def start(arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "mixdim", *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    yield start
+    assert list(tmp_path.glob("mixdim-sweep-*")) + list(tmp_path.glob("pymp-*")) == []
+
+
+def test_ctrl_c_while_its_processes_still_start_is_one_line(folder, started, tmp_path):
+    records = "interrupted.jsonl"
+    with started(sweep(folder, records=records)) as process:
+        wait_for(lambda: list(tmp_path.glob("pymp-*")))  # where the socket of the forkserver will be
+        time.sleep(random.uniform(0.0, 1.0))  # it imports torch now
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)  # returns when all processes have ended
+    assert (process.returncode, out) == (130, "no run is finished yet\n")
+    assert err == "stopped by SIGINT after 0 of 8 runs; the same command goes on\n"
+    assert list(folder.glob(f"*{records}*")) == []
+
+
+def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(folder, started):
     (folder / "long.toml").write_text("batch-size = 20\nepochs = 20\npatience = 0\n")
     more = ["--config", str(folder / "long.toml"), "--temperatures", "0"]
     arguments = sweep(folder, *more, budgets="1000", records="stopped.jsonl")
     file = folder / "stopped.jsonl"
-    with subprocess.Popen(
-        [sys.executable, "-m", "mixdim", *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        while process.poll() is None and not (file.exists() and file.read_bytes().endswith(b"\n")):
-            time.sleep(0.005)
-        process.send_signal(signal.SIGTERM)
+    with started(arguments) as process:
+        wait_for(lambda: file.exists() and file.read_bytes().endswith(b"\n"))
+        os.killpg(process.pid, signal.SIGTERM)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 143, err
     assert out.splitlines()[1].split()[0] == "1,000"
-    assert "stopped by SIGTERM after 1 of 2 runs; the same command goes on" in err
+    assert err == "stopped by SIGTERM after 1 of 2 runs; the same command goes on\n"
     assert len(read_records([file])) == 1
     assert run(arguments) == 0
     assert len(read_records([file])) == 2

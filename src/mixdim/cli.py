@@ -162,9 +162,14 @@ def demo(
 
     The results of an earlier demo in the same folder are replaced.
     """
-    from mixdim.experiments.demo import run_demo  # it draws, and matplotlib is an extra
+    # It draws, and matplotlib is an extra.
+    from mixdim.experiments.demo import DemoStopped, run_demo
 
-    run_demo(out, echo=typer.echo, progress=progress_bars)
+    try:
+        run_demo(out, echo=typer.echo, progress=progress_bars)
+    except DemoStopped as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
 
 
 app.add_typer(cli_data.prepare_app, name="prepare")

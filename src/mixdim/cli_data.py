@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -210,4 +211,4 @@ def _done(meta: Meta, out: Path) -> None:
     if rejected:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
         typer.echo(f"skipped malformed rows: {reasons}")
-    typer.echo(f"next: mixdim inspect {out}")
+    typer.echo(f"next: mixdim inspect {quote(str(out))}")

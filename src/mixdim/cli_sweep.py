@@ -14,6 +14,7 @@ import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from mixdim.arguments import unit_interval, whole_number
@@ -65,7 +66,8 @@ def sweep(
     """Train at several temperatures within the same budgets, with several seeds.
 
     Finished runs are in the records and are not made again: after Ctrl-C, or a kill, give the same
-    command. A run that fails is recorded, and the sweep goes on.
+    command. A run that fails is recorded, and the sweep goes on. Sweeps that are given the same records
+    at the same time share the work.
     """
     from mixdim.experiments.run_config import RunConfig, config_of, read_config
     from mixdim.experiments.sweep import SweepStopped, run_sweep
@@ -166,13 +168,14 @@ def _live_table(so_far: list[Record]) -> Iterator[tuple[Show, Callable[[Record],
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)),
     )
     bar = Progress(*columns)
-    task = bar.add_task("runs")
+    task = bar.add_task("runs", note="")
     with Live(bar, console=Console(stderr=True), transient=True) as live:
 
         def progress(stage: str, done: int, total: int | None, note: str = "", /) -> None:
-            bar.update(task, completed=done, total=total)
+            bar.update(task, completed=done, total=total, note=note)
 
         def on_record(record: Record) -> None:
             so_far.append(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from mixdim.budget import format_bytes
@@ -11,12 +12,13 @@ if TYPE_CHECKING:
 
 MOST_LINES = 60  # a longer table shows its beginning and its end
 LAST_LINES = 15
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def plan_table(plan: Plan) -> str:
     """Write a plan as a table with one line a block, its cost, and what to know about it."""
     head = f"Mixed dimension plan: base_dim {plan.base_dim}, temperature {plan.temperature:g}"
-    return "\n".join([head, "", *_table(plan), "", *cost_lines(plan), *notes(plan)])
+    return "\n".join([head, "", *_table(plan), "", *cost_lines(plan), *map(printable, notes(plan))])
 
 
 def cost_lines(plan: Plan) -> list[str]:
@@ -50,12 +52,22 @@ def notes(plan: Plan) -> list[str]:
     return lines
 
 
+def printable(text: str) -> str:
+    r"""Show what a line cannot hold, such as a line break in a feature's name, as Python writes it.
+
+    >>> print(printable("two\nlines, \x1b[31mred"))
+    two\nlines, \x1b[31mred
+    """
+    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def align(lines: list[list[str]]) -> list[str]:
     """Write cells in columns: the first to the left, the others to the right.
 
     >>> align([["a", "1"], ["bcd", "234"]])
     ['a      1', 'bcd  234']
     """
+    lines = [[printable(cell) for cell in line] for line in lines]
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return [
         "  ".join([

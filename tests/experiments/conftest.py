@@ -1,3 +1,6 @@
+import tempfile
+from multiprocessing import active_children
+
 import pytest
 
 from mixdim.experiments.findings import Finding
@@ -10,3 +13,15 @@ def finding(tmp_path):
     (tmp_path / "fig2b.png").write_bytes(PIXEL)
     pictures = (tmp_path / "fig2b.png", tmp_path / "fig2b.svg")
     return Finding("fig2b", "Fig. 2b", "16 times fewer", "7.3 times fewer", pictures, "clicks, 3 seeds")
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where sweeps put what is temporary; nothing of it, and none of their processes, may stay."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.glob("mixdim-sweep-*")) == []
+    assert list(tmp_path.glob(".*.locks")) == []
+    assert active_children() == []

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from mixdim import cli
 from mixdim.data import Dataset
 from mixdim.experiments import demo
 from mixdim.experiments.demo import (
     DEMO_SETS,
     DemoSet,
+    DemoStopped,
     mixed_against_uniform,
     results_table,
     run_demo,
@@ -154,8 +156,18 @@ def test_a_stopped_run_stops_the_demo(tmp_path, monkeypatch):
         raise Stopped("SIGINT", 3, tmp_path)
 
     monkeypatch.setattr(demo, "train_and_measure", stopped)
-    with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT after step 3"):
+    with pytest.raises(DemoStopped, match="stopped by SIGINT; the same command begins anew"):
         run_demo(tmp_path, echo=lambda line: None, progress=no_bars, demo_sets=SMALL[1:])
+
+
+@pytest.mark.parametrize(("signal_name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_the_command_says_in_a_line_what_stopped_it(tmp_path, monkeypatch, capsys, signal_name, code):
+    def stopped(*arguments, **options):
+        raise DemoStopped(signal_name)
+
+    monkeypatch.setattr(demo, "run_demo", stopped)
+    assert cli.run(["demo", "--out", str(tmp_path)]) == code
+    assert capsys.readouterr().err == f"stopped by {signal_name}; the same command begins anew\n"
 
 
 def test_the_difference_is_told_whichever_way_it_goes():

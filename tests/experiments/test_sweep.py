@@ -1,15 +1,12 @@
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
-import tempfile
+import struct
 import threading
-import time
 from dataclasses import replace
-from multiprocessing import active_children
+from multiprocessing import Pipe, active_children
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +15,6 @@ from mixdim.data.generate import generate_movielens_like
 from mixdim.experiments.build_model import build_model
 from mixdim.experiments.measured_run import train_and_measure
 from mixdim.experiments.records import read_records
-from mixdim.experiments.run_config import RunConfig
 from mixdim.experiments.sweep import (
     InfeasibleBudgetError,
     SweepRun,
@@ -26,57 +22,21 @@ from mixdim.experiments.sweep import (
     config_within,
     run_sweep,
 )
+from mixdim.experiments.sweep_worker import Worker
 from mixdim.experiments.trained_run import evaluate_run
 from mixdim.experiments.training_run import plan_of, train_run
+from sweep_runs import endless, results, runs_of, timeless, told, wait_for
 from training_data import clicks, ratings
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.usefixtures("one_thread", "temporary"),
     pytest.mark.filterwarnings("ignore::mixdim.FloorWarning"),
 ]
-TIMES = {"seconds", "train_seconds", "samples_per_second", "peak_memory_bytes"}
 
 
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "records.jsonl"
-
-
-@pytest.fixture(autouse=True)
-def own_temporary_folder(tmp_path, monkeypatch):
-    """Every test looks there for what a sweep forgot to remove."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield
-    assert list(folder.glob("mixdim-sweep-*")) == []
-    assert active_children() == []
-
-
-def told(dataset=None, **options):
-    dataset = dataset or ratings()
-    few = {"model": "mf", "temperature": 0.3, "batch_size": 100, "epochs": 2}
-    return RunConfig(**{"data": str(dataset.path), **few, **options})
-
-
-def runs_of(temperatures=(0.0, 0.3), seeds=(0, 1), model_budget=1_500, **options):
-    return [
-        SweepRun(told(temperature=temperature, seed=seed, **options), model_budget)
-        for seed in seeds
-        for temperature in temperatures
-    ]
-
-
-def timeless(value):
-    """What does not depend on how fast it went."""
-    if isinstance(value, dict):
-        return {name: timeless(inner) for name, inner in value.items() if name not in TIMES}
-    return [timeless(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def results(records):
-    """Keys with everything measured, but for the time."""
-    return {one.key: timeless([one.status, one.summary, one.curve, one.train]) for one in records}
 
 
 def num_parameters(config, dataset):
@@ -210,99 +170,35 @@ def test_failures_are_recorded_while_the_others_go_on_and_are_tried_again(file):
     assert len(file.read_text().splitlines()) == 7  # the three that failed, once more
 
 
-def test_a_process_that_is_killed_is_a_failure(file):
+def test_a_process_that_is_killed_is_a_failure(file, temporary):
     def kill_the_first():
-        _wait_for(active_children)
+        wait_for(lambda: list(temporary.glob("mixdim-sweep-*")))
         os.kill(active_children()[0].pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill_the_first)
     killer.start()
-    endless = SweepRun(told(base_dim=4, epochs=100_000, patience=0))
-    found = run_sweep([endless, SweepRun(told(base_dim=4))], file)
+    found = run_sweep([endless(), SweepRun(told(base_dim=4))], file)
     killer.join()
     assert found[0].error == "the process of the run was killed by SIGKILL"
     assert found[1].finished
 
 
-def _wait_for(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.01)
+def test_a_process_that_is_killed_while_it_tells_its_results_is_a_failure(tmp_path):
+    reading, writing = Pipe(duplex=False)
+    os.write(writing.fileno(), struct.pack("!i", 100) + b"the first of 100 bytes")
+    writing.close()
+    worker = Worker.__new__(Worker)
+    worker.outcome_end, worker.folder = reading, str(tmp_path / "none")
+    worker.process = Mock(exitcode=-signal.SIGKILL)
+    assert worker.finish().error == "the process of the run was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_sweep_and_keeps_what_is_finished(file, number):
-    endless = SweepRun(told(base_dim=4, epochs=100_000, patience=0))
     first = SweepRun(told(base_dim=4))
     with pytest.raises(SweepStopped, match=f"stopped by {number.name} after 1 of 2 runs"):
-        run_sweep([first, endless], file, on_record=lambda record: os.kill(os.getpid(), number))
+        run_sweep([first, endless()], file, on_record=lambda record: os.kill(os.getpid(), number))
     assert [one.finished for one in read_records([file])] == [True]
-
-
-SCRIPT = """
-import sys, tempfile
-from pathlib import Path
-import torch
-from mixdim.experiments.run_config import RunConfig
-from mixdim.experiments.sweep import SweepRun, run_sweep
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    data, records, temporary, jobs = sys.argv[1:]
-    tempfile.tempdir = temporary
-    runs = [
-        SweepRun(RunConfig(data=data, model="mf", temperature=t, batch_size=100, epochs=8, seed=s), 1500)
-        for s in range(2) for t in (0.0, 0.3)
-    ]
-    run_sweep(runs, Path(records), jobs=int(jobs))
-"""
-
-
-@pytest.fixture(scope="module")
-def left_alone(tmp_path_factory):
-    """The results of the sweep that the script makes."""
-    file = tmp_path_factory.mktemp("alone") / "records.jsonl"
-    return results(run_sweep(runs_of(seeds=range(2), epochs=8), file))
-
-
-@pytest.fixture
-def script(tmp_path, file):
-    """Starts the sweep in a process of its own."""
-    path = tmp_path / "sweep.py"
-    path.write_text(SCRIPT)
-    temporary = tmp_path / "temporary"
-
-    def start(jobs=1):
-        words = [sys.executable, path, ratings().path, file, temporary, str(jobs)]
-        return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-    return start
-
-
-def test_a_sweep_killed_at_any_moment_and_restarted_ends_as_one_left_alone(
-    script, file, left_alone, tmp_path
-):
-    moment = random.Random().uniform(0.0, 0.3)
-    print(f"killed {moment:.3f} s after the first record")
-    process = script(jobs=2)
-    _wait_for(file.exists)
-    time.sleep(moment)
-    process.kill()
-    process.wait()
-    temporary = tmp_path / "temporary"
-    _wait_for(lambda: not list(temporary.glob("mixdim-sweep-*")))  # its runs die with it
-    survived = results(read_records([file]))
-    assert survived.items() <= left_alone.items()
-    found = run_sweep(runs_of(seeds=range(2), epochs=8), file)
-    assert results(found) == left_alone
-    assert results(read_records([file])) == left_alone
-
-
-def test_two_sweeps_may_share_a_file_at_once(script, file, left_alone):
-    processes = [script(), script()]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert results(read_records([file])) == left_alone
 
 
 def test_seeds_may_have_data_of_their_own(file, tmp_path):

@@ -180,6 +180,15 @@ def test_without_its_summary_a_run_is_finished_again(mf_run):
     assert train_run(RunConfig(), mf_run, resume=True)["test"] == expected["test"]
 
 
+def test_what_a_kill_left_of_a_file_is_removed(mf_run):
+    expected = sorted(path.name for path in mf_run.iterdir())
+    (mf_run / "summary.json").rename(mf_run / ".summary.json.8charact")
+    for name in ("config.toml", "plan.json"):
+        (mf_run / f".{name}.8charact").touch()
+    train_run(RunConfig(), mf_run, resume=True)
+    assert sorted(path.name for path in mf_run.iterdir()) == expected
+
+
 def test_nothing_to_resume_is_said(tmp_path):
     with pytest.raises(ValueError, match="holds no run to resume"):
         train_run(RunConfig(), tmp_path / "nowhere", resume=True)

@@ -39,6 +39,15 @@ def test_a_second_signal_works_as_usual():
     assert stopped.name == "SIGTERM"
 
 
+def test_every_signal_only_sets_the_name_for_who_wants_that():
+    before = handlers()
+    with StopRequests(every=True) as stopped:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert stopped.name == "SIGINT"
+    assert handlers() == before
+
+
 def test_handlers_are_put_back_after_an_error():
     before = handlers()
     with pytest.raises(ZeroDivisionError), StopRequests():

@@ -48,7 +48,7 @@ def read_counts(folder: Path, meta: Meta, number: int) -> np.ndarray:
     """How often each id of a feature, given by its place, occurs in the training split: int64."""
     path, feature = folder / vocabulary_file(number), meta.features[number]
     try:
-        counts = pl.read_parquet(path, columns=["count"]).to_series().to_numpy()
+        counts = pl.read_parquet(path, columns=["count"], glob=False).to_series().to_numpy()
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
     if len(counts) != feature.rows:

@@ -214,13 +214,12 @@ def _read(
 def _read_parquet(source: Source, columns: list[str]) -> Iterator[Rows]:
     first = 1
     try:
-        table = pl.scan_parquet(source.path)
+        table = pl.scan_parquet(source.path, glob=False)
         header = table.collect_schema().names()
         _check_columns(source, header, columns)
         place = {name: index for index, name in enumerate(header)}
-        wanted = table.select(
-            pl.nth([place[name] for name in columns])
-        )  # a name may look like a pattern
+        # By place: a name may look like a pattern.
+        wanted = table.select(pl.nth([place[name] for name in columns]))
         for frame in wanted.collect_batches(chunk_size=PARQUET_ROWS):
             yield Rows(source.name, frame, np.arange(first, first + frame.height))
             first += frame.height

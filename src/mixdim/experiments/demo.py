@@ -44,6 +44,14 @@ Echo = Callable[[str], None]
 Bars = Callable[[], AbstractContextManager[Callable[..., None]]]  # shows stage, done, total and a note
 
 
+class DemoStopped(Exception):  # noqa: N818  # nothing went wrong
+    """A signal stopped the demo; nothing of it is worth resuming."""
+
+    def __init__(self, signal_name: str) -> None:
+        self.signal_name = signal_name
+        super().__init__(f"stopped by {signal_name}; the same command begins anew")
+
+
 @dataclass(frozen=True)
 class DemoSet:
     """A data set to generate, and what to train on it: each temperature within each budget.
@@ -204,8 +212,8 @@ def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., 
 
     try:
         outcome = train_and_measure(config, folder, overwrite=True, progress=show_training)
-    except Stopped as stopped:  # nothing of a demo is worth resuming
-        raise KeyboardInterrupt(str(stopped)) from None
+    except Stopped as stopped:
+        raise DemoStopped(stopped.signal_name) from None
     summary = outcome.summary
     assert summary is not None
     objective = objective_of([summary])

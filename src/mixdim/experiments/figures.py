@@ -12,9 +12,11 @@ from matplotlib.ticker import FuncFormatter
 
 from mixdim.files import write_atomically
 from mixdim.plan import Plan
+from mixdim.plan_table import printable
 
 FORMATS = (".png", ".svg", ".pdf")
 MOST_LABELS = 40
+LONGEST_NAME = 40  # characters that leave room for a picture
 
 
 def widths_figure(plans: Mapping[str, Plan], *, title: str | None = None) -> Figure:
@@ -24,7 +26,7 @@ def widths_figure(plans: Mapping[str, Plan], *, title: str | None = None) -> Fig
     """
     first = next(iter(plans.values()))
     names = [
-        feature.name if len(feature.blocks) == 1 else f"{feature.name} {number}/{len(feature.blocks)}"
+        short_name(feature.name) + (f" {number}/{bands}" if (bands := len(feature.blocks)) > 1 else "")
         for feature in first.features
         for number in range(1, len(feature.blocks) + 1)
     ]
@@ -70,6 +72,12 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=150)
     write_atomically(path, drawn.getvalue())
+
+
+def short_name(name: str) -> str:
+    """A feature's name on one line; of a very long one its beginning and its end."""
+    name, half = printable(name), LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
 
 
 def _short(number: int) -> str:

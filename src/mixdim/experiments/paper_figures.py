@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from mixdim.experiments.figures import as_it_is
 from mixdim.experiments.measured_lines import (
     Measure,
     Point,
@@ -113,7 +114,7 @@ def canvas(title: str, caption: str, panels: int = 1) -> tuple[Figure, Any]:
     figure.suptitle(title, fontsize=11)
     width = 100 if panels == 1 else 80 * panels
     # The label of the whole figure: what the layout makes room for, unlike free text.
-    figure.supxlabel(textwrap.fill(caption, width), fontsize=7, color="0.25")
+    figure.supxlabel(textwrap.fill(as_it_is(caption), width), fontsize=7, color="0.25")
     for axes in drawn:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from mixdim.experiments.figures import as_it_is
 from mixdim.plan import Plan
 
 GAP = 0.5  # between blocks, in units of the height of the smallest one
@@ -41,7 +42,8 @@ def table_figure(header: Sequence[str], rows: Sequence[Sequence[str]], *, title:
     figure = Figure(figsize=(1.5 * len(header), 0.8 + 0.4 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     axes.axis("off")
-    table = axes.table([list(row) for row in rows], colLabels=list(header), loc="center", cellLoc="left")
+    cells = [list(map(as_it_is, row)) for row in rows]
+    table = axes.table(cells, colLabels=list(header), loc="center", cellLoc="left")
     table.auto_set_font_size(False)
     table.set_fontsize(9)
     table.auto_set_column_width(list(range(len(header))))

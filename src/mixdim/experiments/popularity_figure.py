@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from mixdim.experiments.figures import as_it_is
+from mixdim.experiments.figures import as_it_is, short_name
 
 MOST_FEATURES = 6  # lines that can be told apart
 POINTS = 300  # of a line: more cannot be seen on a logarithmic axis
@@ -83,4 +83,4 @@ def _curve(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _label(name: str, counts: np.ndarray) -> str:
     unseen = int((counts == 0).sum())
     rows = "1 row" if counts.size == 1 else f"{counts.size:,} rows"
-    return f"{name}: {rows}" + (f", {unseen:,} without queries" if unseen else "")
+    return f"{short_name(name)}: {rows}" + (f", {unseen:,} without queries" if unseen else "")

@@ -6,17 +6,18 @@ Knows nothing about how runs are made, or drawn.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mixdim.experiments.file_locks import wait_for_lock
 from mixdim.experiments.run_config import RunConfig
 
 STATUSES = ("finished", "failed")
@@ -95,7 +96,7 @@ def append_record(path: Path, record: Record) -> None:
     """Append one whole line, under a lock, after removing what a killed writer left of its line."""
     line = (json.dumps(asdict(record), allow_nan=False) + "\n").encode()
     with path.open("a+b", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a kill
+        wait_for_lock(file)
         _mend_tail(file)
         start = file.seek(0, os.SEEK_END)
         if file.write(line) != len(line):
@@ -134,7 +135,8 @@ def _canonical(value: Any) -> str:
 
 def _records_of(path: Path) -> list[Record]:
     with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # nobody is in the middle of a line now
+        with suppress(OSError):  # without locks we may see a torn line, as after a kill
+            wait_for_lock(file, shared=True)  # nobody is in the middle of a line now
         lines = file.read().splitlines(keepends=True)
     found = []
     for number, line in enumerate(lines, start=1):

@@ -12,6 +12,7 @@ from typing import Any
 
 from mixdim.experiments.objective import best_possible, objective_of
 from mixdim.experiments.records import Record
+from mixdim.plan_table import printable
 
 # Options that decide where a point lies, not which line it is on; and options that decide no result.
 PLACE = {"base_dim", "budget", "model_budget", "plan", "seed"}
@@ -163,7 +164,7 @@ def short_number(value: float | None) -> str:
 
 
 def _folder(record: Record) -> str:
-    return PurePath(record.config.get("data") or "").name or "unnamed data"
+    return printable(PurePath(record.config.get("data") or "").name) or "unnamed data"
 
 
 def temperature_of(record: Record) -> float | None:
@@ -176,11 +177,11 @@ def temperature_of(record: Record) -> float | None:
 
 def plan_name(config: Mapping[str, Any]) -> str | None:
     """The file of the plan that a run was given; None if its widths came from its options."""
-    return PurePath(config["plan"]).name if config.get("plan") else None
+    return printable(PurePath(config["plan"]).name) if config.get("plan") else None
 
 
 def _in_words(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return "-".join(map(str, value)) if isinstance(value, list | tuple) else printable(str(value))
 
 
 def _is_finite(value: Any) -> bool:

@@ -20,7 +20,8 @@ from mixdim.experiments.build_model import build_model, check_fits
 from mixdim.experiments.measured_run import Outcome
 from mixdim.experiments.records import Record, append_record, read_records, record_key
 from mixdim.experiments.run_config import RunConfig
-from mixdim.experiments.sweep_worker import Worker, some_done
+from mixdim.experiments.run_locks import RunLocks
+from mixdim.experiments.sweep_worker import Worker, get_ready, remove_abandoned_folders, some_done
 from mixdim.experiments.training_run import plan_of
 from mixdim.plan import Plan
 from mixdim.planning import FloorWarning
@@ -65,20 +66,23 @@ def run_sweep(
     """Make every run that is not finished in the file `records`, and return the records of all.
 
     - `jobs`: runs at a time, each in a process of its own; they divide torch's threads.
-    - `progress("runs", done, total, note)` is called at the start and after every run.
+    - `progress("runs", done, total, note)` is called at the start and after every run, and again and
+      again while the runs that are left are under way in other sweeps.
     - `on_record`: called with each record as soon as it is written, or found to be finished.
 
     The records come in the order of the runs. A run that fails, also by a budget that no model meets,
     is recorded as failed, and made again by the next sweep. SIGINT and SIGTERM raise `SweepStopped`;
-    the runs under way are thrown away. Sweeps may share a file at the same time: each skips what the
-    other has finished.
+    the runs under way are thrown away. Sweeps may share a file at the same time, and then share the
+    work: none makes a run that another has begun, but waits for its record, or for its death.
     """
     jobs = whole_number(jobs, "jobs")
+    _check_place(records)
     asked = _solve(runs)
     threads = max(1, torch.get_num_threads() // jobs)
     waiting = list({run.key: run for run in asked}.values())
     total = len(waiting)
     working: dict[Worker, _Asked] = {}
+    before = _recorded(records)
 
     def show(note: str = "") -> None:
         if progress is not None:
@@ -92,29 +96,46 @@ def run_sweep(
     def keep(run: _Asked, outcome: Outcome) -> None:
         record = outcome.record(run.config, key=run.key, model_budget=run.model_budget)
         append_record(records, record)
+        locks.release(run.key)
         tell(record)
 
+    def begin(run: _Asked) -> None:
+        """Make a run that is ours, unless another sweep has recorded it since this one began."""
+        waiting.remove(run)
+        record = _recorded(records).get(run.key)
+        if record is not None and (record.finished or record != before.get(run.key)):
+            locks.release(run.key)
+            tell(record)
+        elif run.error is not None:
+            keep(run, Outcome(error=run.error))
+        else:
+            working[Worker(run.config, threads=threads)] = run
+
     show()
-    with StopRequests() as stopped:
+    with StopRequests(every=True) as stopped, RunLocks(records) as locks:
+        for run in list(waiting):
+            if (record := before.get(run.key)) is not None and record.finished:
+                waiting.remove(run)
+                tell(record)
         try:
+            remove_abandoned_folders()
+            if any(run.error is None for run in waiting):
+                get_ready(stopped, seconds=SECONDS_BETWEEN_LOOKS)
             while waiting or working:
-                while waiting and len(working) < jobs and not stopped():
-                    run = waiting.pop(0)
-                    if (record := _finished(records).get(run.key)) is not None:
-                        tell(record)
-                    elif run.error is not None:
-                        keep(run, Outcome(error=run.error))
-                    else:
-                        working[Worker(run.config, threads=threads)] = run
-                done = some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS) if working else []
                 if stopped.name is not None:
                     left = len(waiting) + len(working)
                     raise SweepStopped(stopped.name, total - left, total)
-                for worker in done:
+                for run in list(waiting):
+                    if len(working) < jobs and not stopped() and locks.take(run.key):
+                        begin(run)
+                if waiting and len(working) < jobs and not stopped():
+                    show(f"{len(waiting)} under way in other sweeps")
+                for worker in some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS):
                     keep(working.pop(worker), worker.finish())
         finally:
             for worker in working:
                 worker.stop()
+            remove_abandoned_folders()
     found = {record.key: record for record in read_records([records])} if asked else {}
     # Budgets so close that they allow the same base_dim share a run.
     return [
@@ -230,10 +251,18 @@ def _solve(runs: Sequence[SweepRun]) -> list[_Asked]:
     return asked
 
 
-def _finished(records: Path) -> dict[str, Record]:
-    """What is done by now, by key; a sweep that shares the file may have done it."""
+def _recorded(records: Path) -> dict[str, Record]:
+    """What is recorded by now, by key; a sweep that shares the file may have done it."""
     if not records.exists():
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a torn line is mended by the next append
-        return {record.key: record for record in read_records([records]) if record.finished}
+        return {record.key: record for record in read_records([records])}
+
+
+def _check_place(records: Path) -> None:
+    """Say now what would otherwise be found out when the first run is recorded."""
+    if records.exists() and not records.is_file():
+        raise ValueError(f"records must be a file, and {records} is none")
+    if not records.resolve().parent.is_dir():
+        raise FileNotFoundError(f"cannot write {records}: there is no directory {records.parent}")

@@ -90,6 +90,7 @@ def train_run(
     with alone_at_work(out):
         if not resume:
             _empty(out)
+        _remove_unfinished(out)
         write_atomically(saved, config.to_toml())
         write_atomically(planned, plan.to_json())
         torch.manual_seed(options.seed)
@@ -277,6 +278,13 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _remove_unfinished(out: Path) -> None:
+    """Remove what is left of files that a run was writing when it was killed."""
+    for name in ("config.toml", "plan.json", "summary.json"):
+        for left in out.glob(f".{name}.*"):
+            left.unlink(missing_ok=True)
 
 
 def _is_run(path: Path) -> bool:

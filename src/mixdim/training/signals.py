@@ -11,10 +11,12 @@ from typing import Any, Self
 class StopRequests:
     """While it is entered, the first SIGINT or SIGTERM only sets `name`; a second one works as usual.
 
+    With `every`, all of them only set it: for who looks at it often, and must not be torn from its work.
     Outside of the main thread Python cannot handle signals, and nothing is changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, every: bool = False) -> None:
+        self.every = every
         self.name: str | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -35,8 +37,9 @@ class StopRequests:
         return self.name is not None
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.name = signal.Signals(number).name
-        self._restore()
+        self.name = self.name or signal.Signals(number).name
+        if not self.every:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
