@@ -117,10 +117,7 @@ def _clear_away(out: Path) -> None:
     """Remove what killed writers of the same folder left."""
     left = list(out.parent.glob(f"{escape(f'.{out.name}{UNFINISHED}')}*"))
     for path in sorted({path.with_name(path.name.removesuffix(OLD)) for path in left}):
-        with (
-            suppress(FileNotFoundError),
-            at_work(path if path.exists() else _old(path)) as nobody_else,
-        ):
+        with suppress(OSError), at_work(path if path.exists() else _old(path)) as nobody_else:
             if nobody_else:
                 log.info("removing %s, which an interrupted run left", path)
                 _remove(path, out)
