@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "starting": set(),
     "arguments": set(),
     "files": set(),
-    "folder_lock": set(),
+    "locks": set(),
     "stopping": set(),
     "budget": {"arguments"},
     "blocking": {"arguments"},
@@ -41,10 +41,10 @@ MAY_IMPORT = {
     "scores": {"embedding", "ids", "kernels"},
     "models": {"arguments", "embedding", "interaction", "mixed_tables", "plan", "scores"},
     "feature_file": {"arguments", "plan"},
-    "data": {"arguments", "files", "folder_lock", "plan_table", "stopping"},
-    "training": {"arguments", "budget", "folder_lock", "optim", "plan"},
+    "data": {"arguments", "files", "locks", "plan_table", "stopping"},
+    "training": {"arguments", "budget", "locks", "optim", "plan"},
     "experiments": {
-        *("", "arguments", "blocking", "budget", "data", "embedding", "files", "folder_lock"),
+        *("", "arguments", "blocking", "budget", "data", "embedding", "files", "locks"),
         *(
             "mixed_tables",
             "models",

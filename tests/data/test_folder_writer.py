@@ -163,7 +163,7 @@ def test_what_a_living_writer_is_at_work_on_stays(tmp_path):
 
 
 def test_without_locks_nothing_is_taken_for_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("mixdim.folder_lock.fcntl", None)
+    monkeypatch.setattr("mixdim.locks.fcntl", None)
     out, left = left_by_a_kill(tmp_path)
     write_small_folder(out, overwrite=True)
     assert sorted(tmp_path.iterdir()) == [left, out]

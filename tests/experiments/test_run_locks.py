@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mixdim.experiments import file_locks
+from mixdim import locks
 from mixdim.experiments.run_locks import RunLocks
 
 
@@ -95,14 +95,14 @@ def test_a_file_system_without_locks_is_named_with_the_reason(file, monkeypatch,
     def fail(*_):
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(file_locks.fcntl, "flock", fail)
+    monkeypatch.setattr(locks.fcntl, "flock", fail)
     with pytest.raises(OSError, match=f"must be locked.*{os.strerror(error)}.*records.jsonl.locks/a"):
         RunLocks(file).take("a")
 
 
 def test_without_fcntl_the_module_is_imported_and_says_so_when_it_is_used(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    there = runpy.run_path(file_locks.__file__)
+    there = runpy.run_path(locks.__file__)
     with pytest.raises(OSError, match="this system has no fcntl"):
         there["lock_now"](file, os.O_RDWR | os.O_CREAT)
     with file.open("wb") as opened, pytest.raises(OSError, match="this system has no fcntl"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mixdim.experiments import file_locks
+from mixdim import locks
 from mixdim.experiments.records import append_record, read_records
 from mixdim.experiments.run_locks import RunLocks
 from mixdim.experiments.sweep import SweepStopped, run_sweep
@@ -102,7 +102,7 @@ def test_where_nothing_can_be_locked_finished_runs_are_still_found_and_others_re
     file, alone, monkeypatch
 ):
     append_record(file, alone[0])
-    monkeypatch.setattr(file_locks, "fcntl", None)
+    monkeypatch.setattr(locks, "fcntl", None)
     assert run_sweep(runs_of(epochs=8)[:1], file) == alone[:1]
     with pytest.raises(OSError, match="must be locked, which is not possible there: this system has no"):
         run_sweep(runs_of(epochs=8), file)
@@ -144,7 +144,7 @@ def test_folders_that_killed_workers_left_are_removed_and_no_others(temporary):
     ours["held"].mkdir()
     (temporary / "another").mkdir()
     ours["link"].symlink_to(temporary / "another")
-    handle = file_locks.lock_now(ours["held"], os.O_RDONLY)
+    handle = locks.lock_now(ours["held"], os.O_RDONLY)
     remove_abandoned_folders()
     assert set(temporary.iterdir()) == {ours["held"], ours["link"], temporary / "another"}
     os.close(handle)

@@ -14,7 +14,7 @@ from mixdim.data.generate import generate_movielens_like
 from mixdim.experiments.run_config import RunConfig, read_config
 from mixdim.experiments.trained_run import evaluate_run, open_run, predict_run
 from mixdim.experiments.training_run import train_run
-from mixdim.folder_lock import alone_at_work
+from mixdim.locks import alone_at_work
 from mixdim.training import CheckpointError
 from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
 

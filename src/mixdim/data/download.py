@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mixdim.files import follow_links, make_folder
-from mixdim.folder_lock import alone_at_work
+from mixdim.locks import alone_at_work
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60.0  # seconds without a byte before a connection counts as dead

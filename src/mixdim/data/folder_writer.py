@@ -22,7 +22,7 @@ import numpy as np
 
 from mixdim.data.folder import FORMAT, UNFINISHED, VERSION, Meta, fingerprint
 from mixdim.files import follow_links, write_atomically
-from mixdim.folder_lock import at_work
+from mixdim.locks import at_work
 from mixdim.stopping import signals_as_exceptions
 
 log = logging.getLogger("mixdim.data")

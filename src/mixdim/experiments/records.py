@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mixdim.experiments.file_locks import wait_for_lock
 from mixdim.experiments.run_config import RunConfig
+from mixdim.locks import wait_for_lock
 
 STATUSES = ("finished", "failed")
 

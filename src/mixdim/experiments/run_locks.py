@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mixdim.experiments.file_locks import lock_now
+from mixdim.locks import lock_now
 
 
 class RunLocks:

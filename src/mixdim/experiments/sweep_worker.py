@@ -23,9 +23,9 @@ from uuid import uuid4
 import torch
 
 import mixdim
-from mixdim.experiments.file_locks import lock_now
 from mixdim.experiments.measured_run import Outcome, train_and_measure
 from mixdim.experiments.run_config import RunConfig
+from mixdim.locks import lock_now
 
 if TYPE_CHECKING:  # Windows has none
     from multiprocessing.context import ForkServerProcess

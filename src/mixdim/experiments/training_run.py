@@ -31,7 +31,7 @@ from mixdim.experiments.build_model import build_model, check_fits, mean_output
 from mixdim.experiments.run_config import RunConfig, read_config
 from mixdim.experiments.trained_run import check_features, read_plan, read_summary
 from mixdim.files import make_folder, write_atomically
-from mixdim.folder_lock import alone_at_work
+from mixdim.locks import alone_at_work
 from mixdim.plan import OPTIMIZER_STATE, Plan
 from mixdim.planning import plan as make_plan
 from mixdim.training import Fitted, fit

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mixdim.folder_lock import alone_at_work
+from mixdim.locks import alone_at_work
 
 log = logging.getLogger("mixdim.training")
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,6 +52,35 @@ def lock_now(path: Path, flags: int) -> int | None:
             os.close(handle)
             raise _no_locks(path, error.strerror) from None
         os.close(handle)
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[bool | None]:
+    """Hold the lock of a folder, if it is free; yields False if somebody else holds it.
+
+    Yields None where that cannot be known, since the system or the file system has no locks.
+    """
+    try:
+        handle = lock_now(folder, os.O_RDONLY)
+    except OSError as error:
+        if error.errno != errno.ENOLCK:
+            raise
+        yield None
+        return
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            os.close(handle)  # which ends the lock
+
+
+@contextmanager
+def alone_at_work(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, or say that somebody else does."""
+    with at_work(folder) as nobody_else:
+        if nobody_else is False:
+            raise OSError(f"another process is at work in {folder}: wait for it, or use another folder")
+        yield
 
 
 def _no_locks(path: str | Path, reason: str | None) -> OSError:

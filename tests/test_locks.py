@@ -3,14 +3,14 @@ import sys
 
 import pytest
 
-from mixdim import folder_lock
-from mixdim.folder_lock import alone_at_work, at_work
+from mixdim import locks
+from mixdim.locks import alone_at_work, at_work
 
 HOLD = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from folder_lock import alone_at_work
+from locks import alone_at_work
 with alone_at_work(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -26,7 +26,7 @@ def test_a_lock_is_held_once_and_free_again_afterwards(tmp_path):
 
 
 def test_a_killed_process_holds_no_lock(tmp_path):
-    room = folder_lock.__file__.rpartition("/")[0]
+    room = locks.__file__.rpartition("/")[0]
     command = [sys.executable, "-c", HOLD, str(tmp_path), room]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "held\n"
@@ -38,6 +38,6 @@ def test_a_killed_process_holds_no_lock(tmp_path):
 
 
 def test_where_there_are_no_locks_work_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_lock, "fcntl", None)
+    monkeypatch.setattr(locks, "fcntl", None)
     with at_work(tmp_path) as known, alone_at_work(tmp_path):
         assert known is None
