@@ -66,6 +66,15 @@ def test_impossible_places_are_named(tmp_path):
         write_atomically(tmp_path, "x")
 
 
+def test_a_folder_that_cannot_be_written_is_told_by_the_name_of_the_file(tmp_path, monkeypatch):
+    def read_only(path, *_):
+        raise OSError(30, "Read-only file system", path)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(OSError, match=r"Read-only file system: '[^']*/plan\.json'$"):
+        write_atomically(tmp_path / "plan.json", "x")
+
+
 # What is not a file
 
 

@@ -35,9 +35,9 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         else:
             raise OSError(f"cannot write {path}: it is neither a file nor a pipe")
     except OSError as error:
-        if error.filename is None and error.errno is not None:  # of a full disk
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        raise
+        if error.errno is None:  # one of the above
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # never the temporary name
 
 
 def make_folder(path: str | Path) -> None:
