@@ -47,7 +47,9 @@ class RunLocks:
             try:
                 handle = lock_now(self.folder / key, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
-                self.folder.mkdir(exist_ok=True)  # a sweep that ended may just have removed it
+                # A sweep that ended may have removed it, and may again: exist_ok would look twice.
+                with suppress(FileExistsError):
+                    self.folder.mkdir()
                 continue
             if handle is None:
                 return False

@@ -145,7 +145,8 @@ def _lock_folder(folder: Path) -> int | None:
 def _make_folder(folder: Path) -> None:
     """Make a folder and hold it for as long as this process lives."""
     while True:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
         try:
             if _lock_folder(folder) is not None:
                 return
