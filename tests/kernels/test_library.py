@@ -74,6 +74,30 @@ def test_a_library_that_does_not_load_says_so_and_plain_pytorch_takes_over(tmp_p
     assert python(script, MIXDIM_KERNELS=str(broken)) == "(1, 1, 2)"
 
 
+def test_a_word_that_means_nothing_is_said_and_changes_nothing():
+    script = (
+        "import warnings; caught = warnings.catch_warnings(record=True); seen = caught.__enter__();"
+        "warnings.simplefilter('always');" + REPORT + "; print([str(w.message) for w in seen])"
+    )
+    first, second = python(script, MIXDIM_KERNELS="fast").splitlines()
+    assert first.startswith("True the ")
+    assert "MIXDIM_KERNELS must be on, off or the path of a library, got 'fast'" in second
+    for word in ("", "on", "1"):
+        assert python(REPORT, MIXDIM_KERNELS=word).startswith("True the ")
+
+
+def test_a_build_of_another_version_is_refused(tmp_path):
+    """Its structs have other members: to call it would be to read beyond them."""
+    source = tmp_path / "old.c"
+    source.write_text("long mixdim_interface(long unused) { return unused + 1; }")
+    library = tmp_path / "old.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    script = "import warnings; warnings.simplefilter('ignore'); " + REPORT
+    answer = python(script, MIXDIM_KERNELS=str(library))
+    assert answer.startswith("False the own build")
+    assert "is of another version of mixdim: install it again" in answer
+
+
 def test_without_a_compiled_library_there_is_a_reason():
     script = (
         "import importlib.util as u, warnings; real = u.find_spec;"

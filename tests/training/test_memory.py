@@ -41,7 +41,8 @@ def test_parameters_and_optimizer_state_are_forecast_to_the_byte(name, optimizer
     steps.step()
     tensors, _ = steps.state()
     held = [tensor for place, tensor in tensors.items() if not place.endswith("/step")]
-    assert forecast.parameters == sum(p.nbytes for p in model.parameters())
+    of_model = (*model.parameters(), *model.buffers())
+    assert forecast.parameters == sum(tensor.nbytes for tensor in of_model)
     assert forecast.optimizer_state == sum(tensor.nbytes for tensor in held)
     gradients = sum(
         p.grad._values().nbytes if p.grad.is_sparse else p.grad.nbytes for p in model.parameters()

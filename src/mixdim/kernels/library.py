@@ -31,9 +31,12 @@ class Loaded(NamedTuple):
     reason: str
 
 
+ON, OFF = ("", "on", "1", "yes", "true"), ("off", "0", "no", "false")
+
+
 def switched_off() -> bool:
     """Whether the environment forces the plain PyTorch path: MIXDIM_KERNELS=off."""
-    return os.environ.get(SWITCH, "on").strip().lower() in ("off", "0", "no", "false")
+    return os.environ.get(SWITCH, "on").strip().lower() in OFF
 
 
 def _load() -> Loaded:
@@ -41,6 +44,12 @@ def _load() -> Loaded:
     own_build = os.environ.get(SWITCH, "")
     if "/" in own_build:  # a library compiled by hand, such as one with a sanitizer
         return _open("own", own_build)
+    if own_build.strip().lower() not in (*ON, *OFF):
+        warnings.warn(
+            f"{SWITCH} must be on, off or the path of a library, got {own_build!r}: taken for on",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     level = torch.backends.cpu.get_cpu_capability()
     for name, needed in LEVELS.items():
         spec = importlib.util.find_spec(f"_mixdim_{name}")

@@ -63,6 +63,7 @@ def forecast_memory(
 ) -> MemoryForecast:
     """Forecast what training a model takes; on the "meta" device it needs no weights for that.
 
+    - Parameters: with buffers, such as the rank of each id.
     - Gradients: of dense parameters as large as they are; of row-sparse tables at most one row for each
       id of a batch, which the kernels hold twice for a moment.
     - Activations: of each linear layer its input and output, each with a gradient; of embeddings a
@@ -83,7 +84,7 @@ def forecast_memory(
     numbers = sum(2 * (layer.in_features + layer.out_features) for layer in layers)
     numbers += 2 * num_ids * max(widths, default=0)
     return MemoryForecast(
-        parameters=sum(sizes.values()),
+        parameters=sum(sizes.values()) + sum(buffer.nbytes for buffer in model.buffers()),
         optimizer_state=OPTIMIZER_STATE[optimizer] * sum(sizes.values()),
         gradients=sum(size for name, size in sizes.items() if name not in sparse) + 2 * touched,
         activations=4 * batch_size * numbers,
