@@ -231,8 +231,9 @@ class TestIds:
             layer(torch.tensor([[0, 0, 0], [1, bad, 3]]))
         with pytest.raises(IndexError, match=f"id {bad} of feature 'item' .* has 10 rows"):
             layer.bags(torch.tensor([0, bad, 1]), torch.tensor([0, 1, 2, 3]))
-        with pytest.raises(IndexError, match=f"id {bad} of feature 'item' .* has 10 rows"):
+        with pytest.raises(IndexError, match=f"id {bad} of feature 'item' .* has 10 rows") as caught:
             MixedDimEmbedding(banded_plan()["item"])(torch.tensor(bad))
+        assert isinstance(caught.value, ValueError), "so that the command line takes it for wrong data"
 
     def test_ids_are_checked_against_their_own_feature_in_a_shared_table(self):
         layer = FeatureEmbeddings(mixdim.plan([3, 5], temperature=0, base_dim=2))

@@ -15,6 +15,10 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 SEPARATOR = "\n"  # between feature names: an operator takes one string, not a list
 
 
+class IdOutOfRangeError(IndexError, ValueError):
+    """An id that is no row of its feature: wrong data, not a bug, unlike other IndexErrors."""
+
+
 def require_integers(ids: Tensor, what: str) -> None:
     """Refuse ids that are not integers: a float id is a mistake, never a row."""
     if not isinstance(ids, Tensor):
@@ -73,7 +77,7 @@ def check_ids(
     rows = int(num_rows[feature])
     others = int(outside.sum()) - 1
     name = names.split(SEPARATOR)[feature]
-    raise IndexError(
+    raise IdOutOfRangeError(
         f"id {int(ids[first])} of feature {name!r} is out of range: the feature has {rows} rows, "
         f"ids 0 to {rows - 1}" + (f" ({others} more ids are out of range)" if others else "")
     )
