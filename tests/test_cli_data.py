@@ -110,7 +110,8 @@ def test_an_existing_folder_stays_unless_asked(capsys, tmp_path):
 
 
 def test_a_missing_extra_is_named(capsys, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "mixdim.data.inspection", raising=False)
+    for name in [name for name in sys.modules if name.startswith("mixdim.data")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "polars", None)
     told = output(capsys, "inspect", str(tmp_path), code=2).err
     assert told == "mixdim: this command needs polars: pip install 'mixdim[all]'\n"

@@ -206,6 +206,17 @@ class TestTouchedRows:
         assert optimizer.state[table]["step"] == 1
         assert not any(optimizer.state[table][moment].any() for moment in MOMENTS)
 
+    def test_a_table_that_no_id_touched_counts_as_a_step_and_keeps_its_rows(self):
+        plan = mixdim.plan([6], counts=[[90, 1, 1, 1, 1, 1]], bands=2, temperature=0.3, base_dim=8)
+        table = mixdim.MixedDimEmbedding(plan, sparse=True)
+        optimizer = mixdim.SparseAMSGrad(table.named_parameters())
+        before = table.table_8.detach().clone()
+        table(torch.tensor([3, 5])).sum().backward()
+        assert table.table_8.grad._nnz() == 0
+        optimizer.step()
+        assert torch.equal(table.table_8, before)
+        assert optimizer.state[table.table_8]["step"] == 1
+
     def test_a_parameter_without_gradient_gets_no_state(self):
         idle, table = table_of(3, 2), table_of(3, 2)
         before = idle.detach().clone()

@@ -29,7 +29,7 @@ class FeatureEmbeddings(MixedTables):
     torch.Size([2, 3, 16])
     >>> layer(torch.tensor([[1000, 0, 0]]))
     Traceback (most recent call last):
-    IndexError: id 1000 of feature '0' is out of range: the feature has 1000 rows, ids 0 to 999
+    mixdim.ids.IdOutOfRangeError: id 1000 of feature '0' is out of range: the feature has 1000 rows, ids 0 to 999
     """
 
     def forward(self, ids: Tensor) -> Tensor:

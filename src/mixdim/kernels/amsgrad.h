@@ -24,6 +24,7 @@ struct Update {
 
 // Whether the rows rise and are rows of the parameter: a row that came twice would be two threads' at once.
 inline bool rows_fit(const Update& update) {
+  if (update.count == 0) return true;  // also of a table that no id touched, whose rows have no address
   if (!update.rows) return update.count == update.limit;
   int64_t before = -1, wrong = 0;
   for (int64_t i = 0; i < update.count; ++i) {
