@@ -27,9 +27,9 @@ class FeatureEmbeddings(MixedTables):
     >>> layer = FeatureEmbeddings(mixdim.plan([1000, 20, 3], temperature=0.3, base_dim=16))
     >>> layer(torch.tensor([[999, 19, 2], [0, 0, 0]])).shape
     torch.Size([2, 3, 16])
-    >>> layer(torch.tensor([[1000, 0, 0]]))
+    >>> layer(torch.tensor([[1000, 0, 0]]))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    mixdim.ids.IdOutOfRangeError: id 1000 of feature '0' is out of range: the feature has 1000 rows, ids 0 to 999
+    mixdim.ids.IdOutOfRangeError: id 1000 of feature '0' is out of range: the feature has 1000 rows, ...
     """
 
     def forward(self, ids: Tensor) -> Tensor:
