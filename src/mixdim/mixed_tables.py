@@ -26,7 +26,7 @@ from mixdim.data_parallel import refuse_plain_data_parallel
 from mixdim.ids import SEPARATOR, checked_ids, ranks_of_ids
 from mixdim.indices import Indices
 from mixdim.kernels.lookup import lookup as kernel_lookup
-from mixdim.kernels.structs import LayerArguments
+from mixdim.kernels.structs import LayerArguments, Layout
 from mixdim.lookup import Weights, lookup, lookup_each, lookup_sum
 from mixdim.packing import Packing, pack
 from mixdim.plan import Plan, UnknownFeatureError
@@ -268,6 +268,7 @@ class MixedTables(nn.Module):
             padding_id=self.padding_id,
             names=self._names,
             sparse=self.sparse,
+            layout=self._layout,
         )
 
     def projection_rows(self) -> Tensor:
@@ -367,6 +368,7 @@ class MixedTables(nn.Module):
         self._block_layout, self._feature_layout = (
             torch.tensor(layout, dtype=torch.int64, device="cpu") for layout in layouts
         )
+        self._layout = Layout(self._block_layout, self._feature_layout, self.base_dim)
 
 
 def _describe_row(packing: Packing, names: tuple[str, ...], width: int, table_row: int) -> str:

@@ -80,7 +80,7 @@ class Packing:
         layout: list[tuple[int, ...]] = []
         for block in self.blocks:
             start = block.start - self.of_feature[block.feature][0].start
-            place = (numbers[block.dim], block.first_row, block.slot)
+            place = (block.dim, numbers[block.dim], block.first_row, block.slot)
             layout.append((block.feature, start, start + block.size, *place))
         return layout
 

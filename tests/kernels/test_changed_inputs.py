@@ -139,9 +139,11 @@ def test_an_order_that_became_shorter_raises():
         layer(the_ids())
 
 
-@pytest.mark.parametrize(("row", "column", "value"), [(0, 2, 10**6), (3, 3, 7), (3, 1, 5), (0, 4, -9)])
+@pytest.mark.parametrize(
+    ("row", "column", "value"), [(0, 2, 10**6), (0, 3, 99), (3, 4, 7), (3, 1, 5), (0, 5, -9)]
+)
 def test_a_graph_from_a_damaged_file_raises(row, column, value):
-    arguments = make_layer().kernel_arguments()[:-1]
+    arguments = make_layer().kernel_arguments()[:-2]
     arguments[3][row, column] = value
     with pytest.raises(ValueError, match="contradicts itself"):
         lookup_operator(the_ids(), None, None, *arguments)
@@ -152,5 +154,5 @@ def test_offsets_are_checked_by_the_operator_too():
     for offsets in ([0, 10**9, 3, 4], [0, 1, 3, 400], [5, 1, 3, 4]):
         with pytest.raises(ValueError, match="offsets must rise from 0 to the number of values 4"):
             lookup_operator(
-                torch.tensor([0, 1, 2, 3]), torch.tensor(offsets), None, *layer.kernel_arguments()[:-1]
+                torch.tensor([0, 1, 2, 3]), torch.tensor(offsets), None, *layer.kernel_arguments()[:-2]
             )

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call, outside_of_graphs
-from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup, bags_of, check_layout
+from mixdim.kernels.structs import LayerArguments, LayerStructs, Layout, Lookup, bags_of
 
 
 class Sorted:
@@ -21,19 +21,19 @@ class Sorted:
 
     def __init__(self, structs: LayerStructs) -> None:
         self.rows, self.values = torch.empty(2, structs.num_values, dtype=torch.int32)
-        self.runs = np.zeros((len(structs.blocks), 3), dtype=np.int64)  # first, count, uniques
+        self.runs = np.zeros((len(structs.layout.blocks), 3), dtype=np.int64)  # first, count, uniques
 
 
 class RowGradients:
     """Room for the gradients of the rows that sorted ids touch, each row once."""
 
     def __init__(self, structs: LayerStructs, ids: Sorted) -> None:
-        _, _, _, number, first_row, _ = structs.blocks.T
+        number, first_row = structs.layout.number, structs.layout.blocks[:, 5]
         uniques = ids.runs[:, 2]
-        self.structs = np.zeros((len(structs.blocks), 4), dtype=np.int64)
+        self.structs = np.zeros((len(number), 4), dtype=np.int64)
         self.structs[:, 3] = first_row
         self.tables: list[tuple[Tensor, Tensor]] = []  # of each table: its rows, their gradients
-        for n, width in enumerate(structs.widths.tolist()):
+        for n, width in enumerate(structs.layout.widths):
             mine = np.flatnonzero(number == n)
             mine = mine[np.argsort(first_row[mine])]
             ends = np.cumsum(uniques[mine])
@@ -58,11 +58,11 @@ def weight_gradients(structs: LayerStructs, gradient: Tensor | int) -> list[Tens
     wrong = call("mixdim_sort", structs.layer, structs.ids, ids.rows, ids.values, ids.runs)
     structs.raise_if_wrong(wrong)
     to = RowGradients(structs, ids)
-    layer, (_, _, _, number, _, slot) = structs.arguments, structs.blocks.T
+    layer, layout = structs.arguments, structs.layout
     projections = [torch.empty_like(projection) for projection in layer.projections]
-    for n, projection in enumerate(projections, start=structs.lead):
-        mine = np.flatnonzero(number == n)
-        to.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * slot[mine]
+    for n, projection in enumerate(projections, start=layout.lead):
+        mine = np.flatnonzero(layout.number == n)
+        to.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * layout.slot[mine]
     samples = None
     if structs.offsets is not None:
         samples = (bags_of(structs.offsets) % max(structs.batch, 1)).to(torch.int32)
@@ -77,7 +77,7 @@ def lookup(
 ) -> Tensor:
     """Look up single ids (B, F), or sum bags of V ids, feature-major: -> (B, F, base_dim)."""
     if torch.compiler.is_compiling():
-        return lookup_operator(ids, offsets, row_weights, *layer[:-1])
+        return lookup_operator(ids, offsets, row_weights, *layer[:-2])
     # An operator costs eager code a tenth of a millisecond more than a function does.
     return _eager_lookup(Lookup(ids, offsets, row_weights, layer))
 
@@ -103,7 +103,7 @@ class _Lookup(torch.autograd.Function):
 def _forward(asked: Lookup) -> Tensor:
     """Look up or sum, or raise an IndexError for an id out of range."""
     structs = LayerStructs(asked)
-    out = torch.empty(structs.batch, len(structs.features), asked.layer.base_dim)
+    out = torch.empty(structs.batch, len(structs.layout.features), asked.layer.base_dim)
     structs.raise_if_wrong(call("mixdim_lookup", structs.layer, structs.ids, out))
     return out
 
@@ -128,7 +128,7 @@ def lookup_operator(
     padding_id: int | None,
     names: str,
 ) -> Tensor:
-    """The same for graphs: after three arguments come those of `LayerArguments`, without the last."""
+    """The same for graphs: after three arguments come those of `LayerArguments`, but the last two."""
     weights = (tables, projections, rank_of_id)
     asked = _asked(ids, offsets, row_weights, *weights, blocks, features, base_dim, padding_id, names)
     return _forward(asked)
@@ -194,18 +194,18 @@ def _(
 
 
 def _asked(ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, *layer: Any) -> Lookup:
-    """What an operator is asked; its graph may come from a file, so it is not believed."""
-    described = LayerArguments._make([*layer, False])
-    check_layout(described)
+    """What an operator is asked."""
+    _, _, _, blocks, features, base_dim, _, _ = layer
+    described = LayerArguments._make([*layer, False, Layout(blocks, features, base_dim)])
     return Lookup(ids, offsets, row_weights, described)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ids, offsets, row_weights, *layer = inputs
-    asked = Lookup(ids, offsets, row_weights, LayerArguments._make([*layer, False]))
-    *_, ctx.base_dim, ctx.padding_id, ctx.names = layer
-    ctx.num_tables = len(asked.layer.tables)
-    ctx.save_for_backward(asked.layer.blocks, asked.layer.features, *asked.changeable())
+    ids, offsets, row_weights, tables, projections, rank_of_id, blocks, features, *rest = inputs
+    ctx.base_dim, ctx.padding_id, ctx.names = rest
+    ctx.num_tables = len(tables)
+    inputs = (ids, offsets, row_weights, rank_of_id)
+    ctx.save_for_backward(blocks, features, *inputs, *tables, *projections)
 
 
 def _operator_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:

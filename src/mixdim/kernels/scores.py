@@ -19,7 +19,7 @@ class _SideStructs(LayerStructs):
 
     def __init__(self, side: Lookup) -> None:
         super().__init__(side)
-        widths = self.widths[self.blocks[:, 3]]
+        widths = self.layout.blocks[:, 3]
         self.starts, self.gram_rows = np.cumsum(widths) - widths, int(widths.sum())
         self.struct = np.array([address(a) for a in (self.layer, self.ids, self.starts)])
 

@@ -18,13 +18,69 @@ from mixdim.ids import check_ids
 from mixdim.kernels.library import address
 
 # Columns of the int64 tensors that describe a layer.
-BLOCK_COLUMNS = ("feature", "start", "end", "width_number", "first_row", "slot")
+BLOCK_COLUMNS = ("feature", "start", "end", "width", "width_number", "first_row", "slot")
 FEATURE_COLUMNS = ("rows", "first_block", "num_blocks", "order_start")
 FINE, BAD_OFFSETS = -1, -2  # what kernels return; or else the position of an id out of range
 
 
+class Layout:
+    """Where blocks and features are, and which shapes that asks of tables: all that never changes.
+
+    It may come from a file, in an exported graph, so it is not believed: what contradicts itself is a
+    ValueError.
+    """
+
+    def __init__(self, blocks: Tensor, features: Tensor, base_dim: int) -> None:
+        self.blocks, self.features = blocks.numpy(), features.numpy()  # see the columns above
+        _, starts, ends, width, self.number, first_row, self.slot = self.blocks.T
+        if not self._is_whole() or (width > base_dim).any():
+            raise ValueError(
+                "the layout of blocks and features contradicts itself: export the layer again"
+            )
+        num_tables = int(self.number.max()) + 1
+        rows, slots, widths = np.zeros((3, num_tables), np.int64)
+        np.maximum.at(rows, self.number, first_row + ends - starts)
+        np.maximum.at(slots, self.number, self.slot + 1)
+        widths[self.number] = width
+        self.lead = int(
+            widths[0] == base_dim
+        )  # a table of full width comes first, and has no projection
+        self.widths: list[int] = widths.tolist()
+        self.table_shapes = list(zip(rows.tolist(), self.widths, strict=True))
+        narrow = zip(slots.tolist()[self.lead :], self.widths[self.lead :], strict=True)
+        self.projection_shapes = [(count, width, base_dim) for count, width in narrow]
+        # The structs of lookup.h, with offsets in the place of addresses.
+        lifted = np.where(self.number < self.lead, 0, 4 * self.slot * width * base_dim)
+        columns = [starts, ends, width, 4 * first_row * width, lifted]
+        self.block_structs = np.stack(columns, axis=1)
+        ordered = self.features[self.features[:, 3] >= 0]
+        self.order_length = int((ordered[:, 3] + ordered[:, 0]).max(initial=0))
+        self.unordered_features = self.features.copy()
+        self.unordered_features[:, 3] = 0
+
+    def _is_whole(self) -> bool:
+        rows, first_block, num_blocks, order = self.features.T
+        feature, starts, ends, width, number, first_row, slot = self.blocks.T
+        if not (len(rows) and len(starts) and (num_blocks >= 1).all()):
+            return False
+        if num_blocks.sum() != len(starts) or (first_block != np.cumsum(num_blocks) - num_blocks).any():
+            return False
+        follows = np.ones(len(starts), bool)  # whether a block begins where the one before it ends
+        follows[1:] = starts[1:] == ends[:-1]
+        follows[first_block] = starts[first_block] == 0
+        return bool(
+            follows.all()
+            and (feature == np.repeat(np.arange(len(rows)), num_blocks)).all()
+            and (ends[first_block + num_blocks - 1] == rows).all()
+            and (starts < ends).all()
+            and (order >= -1).all()
+            and min(width.min() - 1, number.min(), first_row.min(), slot.min()) >= 0
+            and len(set(zip(number.tolist(), width.tolist(), strict=True))) == number.max() + 1
+        )
+
+
 class LayerArguments(NamedTuple):
-    """What the kernels are told about a layer; all but the last also to the operator in a graph."""
+    """What the kernels are told about a layer; all but the last two also to the operator in a graph."""
 
     tables: list[Tensor]  # widest first: (rows, width)
     projections: list[Tensor]  # of the tables that need one: (blocks, width, base_dim)
@@ -35,6 +91,7 @@ class LayerArguments(NamedTuple):
     padding_id: int | None
     names: str
     sparse: bool  # whether tables get row-sparse gradients; in a graph they are always dense
+    layout: Layout  # of the blocks and features
 
 
 class Lookup(NamedTuple):
@@ -59,7 +116,7 @@ class Lookup(NamedTuple):
     def of_kept(cls, layer: LayerArguments, kept: Sequence[Any]) -> Lookup:
         """Put both together again."""
         ids, offsets, row_weights, rank_of_id, *weights = kept
-        num_tables = int(layer.blocks[:, 3].max()) + 1
+        num_tables = len(layer.layout.table_shapes)
         tables, projections = weights[:num_tables], weights[num_tables:]
         whole = layer._replace(tables=tables, projections=projections, rank_of_id=rank_of_id)
         return cls(ids, offsets, row_weights, whole)
@@ -70,30 +127,28 @@ class LayerStructs:
 
     def __init__(self, lookup: Lookup) -> None:
         ids, offsets, row_weights, layer = lookup
-        self.arguments, self.offsets = layer, offsets
-        self.blocks, self.features = layer.blocks.numpy(), layer.features.numpy()
-        self.widths = np.array([table.shape[1] for table in layer.tables])
-        # A table of full width comes first and has no projection.
-        self.lead = len(layer.tables) - len(layer.projections)
+        self.arguments, self.layout, self.offsets = layer, layer.layout, offsets
         self._check_weights()
         self._count_ids(ids, row_weights)
-        self._describe_blocks()
-        self._describe_features()
-        self.layer = np.array(
-            [
-                address(self.feature_structs),
-                address(self.block_structs),
-                len(self.features),
-                len(self.blocks),
-                layer.base_dim,
-                layer.padding_id or 0,
-                layer.padding_id is not None,
-            ]
-        )
+        layout = self.layout
+        # A table of full width has no projection: its address stays null.
+        tables = [table.data_ptr() for table in layer.tables]
+        projections = [0] * layout.lead + [p.data_ptr() for p in layer.projections]
+        self.block_structs = layout.block_structs.copy()
+        self.block_structs[:, 3:] += np.array([tables, projections]).T[layout.number]
+        self.feature_structs = layout.unordered_features
+        if layer.rank_of_id is not None:
+            order = layout.features[:, 3]
+            self.feature_structs = layout.features.copy()
+            self.feature_structs[:, 3] = np.where(order >= 0, layer.rank_of_id.data_ptr() + 4 * order, 0)
+        padding = (layer.padding_id or 0, layer.padding_id is not None)
+        at = (address(self.feature_structs), address(self.block_structs))
+        sizes = (len(self.feature_structs), len(self.block_structs), layer.base_dim)
+        self.layer = np.array([*at, *sizes, *padding])
         self.kept = [t if t is None else t.contiguous() for t in (ids, offsets, row_weights)]
-        at = [0 if t is None else t.data_ptr() for t in self.kept]
+        values, bags, weights = (0 if t is None else t.data_ptr() for t in self.kept)
         wide = ids.dtype == torch.int64
-        self.ids = np.array([at[0], wide, self.batch, at[1], at[2], self.num_values])
+        self.ids = np.array([values, wide, self.batch, bags, weights, self.num_values])
 
     def raise_if_wrong(self, returned: int) -> None:
         """Raise what the plain path says about ids, if a kernel returned that they are out of range."""
@@ -110,33 +165,27 @@ class LayerStructs:
         """Say which id is out of range, if one is, in the words of the plain path."""
         layer, ids = self.arguments, self.kept[0]
         assert ids is not None
-        features = torch.arange(len(self.features))
+        features = torch.arange(len(self.layout.features))
         if self.offsets is not None:
             features = bags_of(self.offsets) // max(self.batch, 1)
         check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names, features=features)
 
     def _check_weights(self) -> None:
-        """Refuse tables and projections of another shape than the layer was made with."""
-        _, starts, ends, number, first_row, slot = self.blocks.T
-        rows, slots = np.zeros((2, len(self.widths)), np.int64)
-        np.maximum.at(rows, number, first_row + ends - starts)
-        np.maximum.at(slots, number, slot + 1)
-        base_dim = self.arguments.base_dim
-        for n, table in enumerate(self.arguments.tables):
-            width = base_dim if n < self.lead else self.arguments.projections[n - self.lead].shape[1]
-            require_shape(table, f"table_{width}", (int(rows[n]), width))
-        for n, projection in enumerate(self.arguments.projections, start=self.lead):
-            width = int(self.widths[n])
-            require_shape(projection, f"projection_{width}", (int(slots[n]), width, base_dim))
-        held = 0 if self.arguments.rank_of_id is None else len(self.arguments.rank_of_id)
-        ordered = self.features[self.features[:, 3] >= 0]
-        needed = int((ordered[:, 3] + ordered[:, 0]).max(initial=0))
-        if held < needed:
-            raise RuntimeError(f"rank_of_id has {held} entries where this layer needs {needed}")
+        """Refuse tables, projections and an order of another shape than the layer was made with."""
+        layer, layout = self.arguments, self.layout
+        for table, shape in zip(layer.tables, layout.table_shapes, strict=True):
+            require_shape(table, f"table_{shape[1]}", shape)
+        for projection, needed in zip(layer.projections, layout.projection_shapes, strict=True):
+            require_shape(projection, f"projection_{needed[1]}", needed)
+        held = 0 if layer.rank_of_id is None else len(layer.rank_of_id)
+        if held < layout.order_length:
+            raise RuntimeError(
+                f"rank_of_id has {held} entries where this layer needs {layout.order_length}"
+            )
 
     def _count_ids(self, ids: Tensor, row_weights: Tensor | None) -> None:
         """Find how many ids there are; the shapes were checked where a user calls."""
-        num_features = len(self.features)
+        num_features = len(self.layout.features)
         self.num_values, self.batch = ids.numel(), len(ids)
         if self.offsets is None:
             assert ids.shape == (self.batch, num_features)
@@ -147,49 +196,6 @@ class LayerStructs:
         if row_weights is not None:
             assert row_weights.dtype == torch.float32
             assert row_weights.shape == ids.shape
-
-    def _describe_blocks(self) -> None:
-        layer = self.arguments
-        _, starts, ends, number, first_row, slot = self.blocks.T
-        table_at = np.array([table.data_ptr() for table in layer.tables])
-        projection_at = np.array([0] * self.lead + [p.data_ptr() for p in layer.projections])
-        width = self.widths[number]
-        self.block_structs = np.empty((len(self.blocks), 5), np.int64)
-        self.block_structs[:, :3] = np.stack([starts, ends, width], axis=1)
-        self.block_structs[:, 3] = table_at[number] + 4 * first_row * width
-        self.block_structs[:, 4] = projection_at[number] + 4 * slot * width * layer.base_dim
-        self.block_structs[number < self.lead, 4] = 0
-
-    def _describe_features(self) -> None:
-        rank_of_id, order = self.arguments.rank_of_id, self.features[:, 3]
-        rank_at = 0 if rank_of_id is None else rank_of_id.data_ptr()
-        self.feature_structs = self.features.copy()
-        self.feature_structs[:, 3] = np.where(order >= 0, rank_at + 4 * order, 0)
-
-
-def check_layout(layer: LayerArguments) -> None:
-    """Refuse a description of a layer that contradicts itself, such as one from a damaged file."""
-    features, blocks = layer.features.numpy(), layer.blocks.numpy()
-    rows, first_block, num_blocks, order = features.T
-    feature, starts, ends, number, first_row, slot = blocks.T
-    follows = np.ones(len(blocks), bool)  # whether a block begins where the one before it ends
-    follows[1:] = starts[1:] == ends[:-1]
-    whole = (
-        (num_blocks >= 1).all()
-        and np.array_equal(first_block, np.cumsum(num_blocks) - num_blocks)
-        and num_blocks.sum() == len(blocks)
-        and np.array_equal(feature, np.repeat(np.arange(len(features)), num_blocks))
-        and (starts[first_block] == 0).all()
-        and np.delete(follows, first_block).all()
-        and np.array_equal(ends[first_block + num_blocks - 1], rows)
-        and (starts < ends).all()
-        and (order >= -1).all()
-        and ((number >= 0) & (number < len(layer.tables))).all()
-        and (first_row >= 0).all()
-        and (slot >= 0).all()
-    )
-    if not whole:
-        raise ValueError("the layout of blocks and features contradicts itself: export the layer again")
 
 
 def damaged_order() -> IndexError:
