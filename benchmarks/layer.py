@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 import mixdim
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
-from mixdim.packing import pack
+from mixdim.layer.packing import pack
 from rivals import FbgemmTables, LoopOverFeatures, UniformTable, import_fbgemm
 from rounds import Contest, Step, arguments, run
 from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids

@@ -22,7 +22,7 @@ import torch
 
 from mixdim import kernels
 from mixdim.files import write_atomically
-from mixdim.plan_table import align
+from mixdim.printing import align
 
 Inputs = TypeVar("Inputs")
 Step = Callable[[], object]

@@ -23,11 +23,11 @@ from torch.autograd import backward
 
 import mixdim
 import mixdim.data
-from mixdim.cli_progress import progress_bars
+from mixdim.cli.progress import progress_bars
 from mixdim.data.generate import generate_criteo_like
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS, scaled_cardinalities
 from mixdim.models import DLRM
-from mixdim.plan_table import align
+from mixdim.printing import align
 from rounds import MOST_OTHERS, arguments, cpu_seconds_of_others, machine_facts
 
 SCALE, BATCH_SIZE, BATCHES_IN_MEMORY = 0.1, 4096, 8

@@ -14,10 +14,10 @@ import time
 from functools import partial
 from multiprocessing import forkserver, get_context
 
-from mixdim import cli
-from mixdim.experiments import sweep_worker
-from mixdim.experiments.records import Record
-from mixdim.experiments.sweep_worker import _start_forkserver
+from mixdim.cli.main import main as cli
+from mixdim.experiments.sweeps import worker as sweep_worker
+from mixdim.experiments.sweeps.records import Record
+from mixdim.experiments.sweeps.worker import _start_forkserver
 from stress_processes import Fork, children_of
 from sweep_runs import results, wait_for
 

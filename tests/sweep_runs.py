@@ -2,8 +2,8 @@
 
 import time
 
-from mixdim.experiments.run_config import RunConfig
-from mixdim.experiments.sweep import SweepRun
+from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.sweeps.sweep import SweepRun
 from training_data import ratings
 
 TIMES = {"seconds", "train_seconds", "samples_per_second", "peak_memory_bytes"}

@@ -13,7 +13,7 @@ def test_it_imports_and_plans_without_the_modules_of_unix():
 import sys
 sys.modules.update(dict.fromkeys({LACKING}))
 import mixdim
-from mixdim.cli import run
+from mixdim.cli.main import run
 assert run(["plan", "--cardinalities", "5,6", "--temperature", "0", "--base-dim", "2"]) == 0
 assert run(["--help"]) == 0
 """

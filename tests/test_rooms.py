@@ -1,4 +1,4 @@
-"""Who may import whom: the package reads in one direction."""
+"""Who may import whom: the package reads in one direction, room by room and down to sub-rooms."""
 
 import ast
 import sys
@@ -7,91 +7,58 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "mixdim"
+FILES = sorted(SOURCE.rglob("*.py"))
+BASICS = {"arguments", "files", "locks", "printing", "starting", "stopping"}
+RUNS, SWEEPS, PAPER = ({f"experiments.{name}"} for name in ("runs", "sweeps", "paper"))
+CORE = {"", "arguments", "planning", "layer", "models", "theory", "data", "training"}
 
-# Each room may import the rooms before it in its line, and nothing else of the package.
+# A room, or a file that differs from its room, and what of the package it may import besides itself.
+# "" is the public face, `import mixdim`; naming a room allows what is in it.
 MAY_IMPORT = {
-    "starting": set(),
-    "arguments": set(),
-    "files": set(),
-    "locks": set(),
-    "stopping": set(),
-    "budget": {"arguments"},
-    "blocking": {"arguments"},
-    "sizing": {"arguments", "budget", "blocking"},
-    "plan_table": {"budget"},
-    "plan": {"arguments", "plan_table"},
-    "planning": {"arguments", "budget", "blocking", "sizing", "plan"},
+    **{name: set() for name in (*BASICS, "clipping", "data_parallel")},
     "theory": {"arguments"},
-    "spectral_planning": {"arguments", "blocking", "budget", "plan", "planning", "sizing", "theory"},
-    "packing": {"plan"},
-    "ids": set(),
-    "bags": {"ids"},
-    "indices": {"packing"},
-    "lookup": {"bags", "indices", "packing"},
-    "kernels": {"bags", "ids"},
-    "interaction": {"", "kernels"},
+    "planning": {"arguments", "printing"},
+    "planning.from_spectra": {"arguments", "planning", "theory.choice", "theory.spectra"},
+    "layer": {"", "arguments", "data_parallel", "kernels", "planning"},
+    # What kernels check in the same words as the plain path, which needs no tables.
+    "kernels": {"layer.ids", "layer.bags"},
     "optim": {"", "arguments", "kernels"},
-    "clipping": set(),
-    "data_parallel": set(),
-    "mixed_tables": {
-        *("", "arguments", "bags", "data_parallel", "ids", "indices", "kernels", "lookup", "packing"),
-        "plan",
-    },
-    "embedding": {"ids", "interaction", "kernels", "mixed_tables", "plan"},
-    "scores": {"embedding", "ids", "kernels"},
-    "models": {"arguments", "embedding", "interaction", "mixed_tables", "plan", "scores"},
-    "feature_file": {"arguments", "plan"},
-    "data": {"arguments", "files", "locks", "plan_table", "stopping"},
-    "training": {"arguments", "budget", "locks", "optim", "plan"},
-    "experiments": {
-        *("", "arguments", "blocking", "budget", "data", "embedding", "files", "locks"),
-        *(
-            "mixed_tables",
-            "models",
-            "plan",
-            "plan_table",
-            "planning",
-            "sizing",
-            "spectral_planning",
-            "theory",
-            "training",
-        ),
-    },
-    "cli_outcome": {"starting", "stopping"},
-    "cli_progress": set(),
-    "cli_streams": set(),
-    "cli_theory": {"cli_progress", "experiments", "files"},
-    "cli_sweep": {"arguments", "budget", "cli_progress", "experiments", "plan_table"},
-    "cli_reproduce": {"cli_progress", "experiments"},
-    "cli_report": {"experiments"},
-    "cli_data": {"cli_progress", "data", "experiments"},
-    "cli_train": {"cli_progress", "experiments", "plan_table", "training"},
-    "cli": {
-        *("", "cli_data", "cli_outcome", "cli_progress", "cli_report", "cli_reproduce", "cli_sweep"),
-        *("cli_theory", "cli_train", "data", "experiments", "feature_file", "files", "kernels"),
-        "stopping",
-    },
-    "__main__": {"cli", "cli_streams"},
-    "__init__": {
-        "blocking",
-        "clipping",
-        "data_parallel",
-        "embedding",
-        "interaction",
-        "optim",
-        "plan",
-        "planning",
-        "scores",
-        "sizing",
-        "spectral_planning",
-        "starting",
-        "training",
-    },
+    "models": {"arguments", "layer", "planning"},
+    "data": BASICS,
+    "training": {"arguments", "locks", "optim", "planning"},
+    "integrations": {"planning", "layer", "kernels", "optim", "models"},
+    "experiments": {*CORE, *BASICS, "experiments"},
+    "experiments.runs": {*CORE, "files", "locks", "printing"},
+    "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
+    "experiments.theory": {"arguments", "files", "printing", "theory"},
+    "experiments.report": {"files", "printing", *SWEEPS},
+    "experiments.paper": {*CORE, "files", *RUNS, *SWEEPS},
+    "experiments.figures": {"files", "planning", "printing", "experiments.theory", *SWEEPS, *PAPER},
+    "experiments.reproduce": {*CORE, *BASICS, "experiments"},
+    "cli": {"", "data", "experiments", "kernels", "planning", "training", *BASICS},
+    "__main__": {"cli"},
+    "__init__": {"clipping", "data_parallel", "layer", "optim", "planning", "starting", "training"},
 }
+# These have extras; all others need torch, numpy and safetensors only.
+BEYOND_THE_CORE = {"__main__", "cli", "data", "experiments", "theory", "integrations"}
+# Records in, figure out; and where pictures, words and numbers are put together.
+USE_DRAWINGS = {"experiments.figures", "experiments.reproduce", "experiments.demo", "cli", "__main__"}
 
 
-def room_of(path):
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def module_of(path):
+    name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def is_within(module, room):
+    return module == room or (room != "" and module.startswith(f"{room}."))
+
+
+def rule_for(module):
+    """The room in MAY_IMPORT that a module belongs to, the innermost if there are several."""
+    rooms = [room for room in MAY_IMPORT if is_within(module, room)]
+    assert rooms, f"say in MAY_IMPORT what the new room of {module!r} may import"
+    return max(rooms, key=len)
 
 
 def is_module(name):
@@ -121,41 +88,47 @@ def imports_of(path):
                 yield node.module
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_a_file_imports_only_the_rooms_it_may(path):
-    room = room_of(path)
-    assert room in MAY_IMPORT, f"say in MAY_IMPORT what the new room {room!r} may import"
+def own_imports_of(path):
+    """The modules of the package that a file imports, as MAY_IMPORT names them."""
     parts = [name.split(".") for name in imports_of(path)]
-    rooms = {(name[1] if len(name) > 1 else "") for name in parts if name[0] == "mixdim"}
-    assert rooms - {room} <= MAY_IMPORT[room]
+    return {".".join(name[1:]) for name in parts if name[0] == "mixdim"}
 
 
-# Records in, figure out; and where pictures, words and numbers are put together.
-DRAWINGS = {
-    *("figures", "frontier_figure", "popularity_figure", "theory_figures"),
-    *("paper_figures", "paper_figures_cf", "paper_figures_layer"),
-}
-USE_DRAWINGS = {"demo", "paper_targets", "untrained_targets", "reproduce"}
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_file_imports_only_the_rooms_it_may(path):
+    room = rule_for(module_of(path))
+    allowed = {room, *MAY_IMPORT[room]}
+    wrong = {name for name in own_imports_of(path) if not any(is_within(name, r) for r in allowed)}
+    assert wrong == set()
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_rooms_do_not_import_each_other():
+    """Cutting at the rooms named above, the package has an order; kernels see two files of the layer."""
+    waits_for = {room: set() for room in MAY_IMPORT}
+    for path in FILES:
+        room = rule_for(module_of(path))
+        found = {rule_for(name) for name in own_imports_of(path) if name}
+        waits_for[room] |= {other for other in found if not is_within(room, other)}
+    waits_for["kernels"].discard("layer")
+    done = set()
+    while len(done) < len(waits_for):
+        ready = {room for room, others in waits_for.items() if others <= done} - done
+        assert ready, {room: others - done for room, others in waits_for.items() if room not in done}
+        done |= ready
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_numbers_never_import_drawings(path):
-    if path.stem in DRAWINGS | USE_DRAWINGS or path.stem.startswith("cli"):
+    if any(is_within(module_of(path), room) for room in USE_DRAWINGS):
         return
-    with_drawings = {f"mixdim.experiments.{name}" for name in DRAWINGS | USE_DRAWINGS}
-    found = {name for name in imports_of(path) if name.split(".")[0] == "matplotlib"}
-    assert found | (set(imports_of(path)) & with_drawings) == set()
+    assert not any(name.split(".")[0] == "matplotlib" for name in imports_of(path))
+    found = own_imports_of(path)
+    assert {name for name in found for room in USE_DRAWINGS if is_within(name, room)} == set()
 
 
-BEYOND_THE_CORE = {  # these have extras
-    *("__main__", "cli", "cli_data", "cli_outcome", "cli_progress", "cli_report", "cli_reproduce"),
-    *("cli_streams", "cli_sweep", "cli_theory", "cli_train", "data", "experiments", "theory"),
-}
-
-
-@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - BEYOND_THE_CORE))
-def test_the_core_needs_torch_numpy_and_safetensors_only(room):
-    folder = SOURCE / room
-    files = folder.glob("*.py") if folder.is_dir() else [folder.with_suffix(".py")]
-    tops = {name.split(".")[0] for file in files for name in imports_of(file)}
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_the_core_needs_torch_numpy_and_safetensors_only(path):
+    if any(is_within(module_of(path), room) for room in BEYOND_THE_CORE):
+        return
+    tops = {name.split(".")[0] for name in imports_of(path)}
     assert tops <= {"mixdim", "torch", "numpy", "safetensors"} | sys.stdlib_module_names

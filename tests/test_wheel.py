@@ -35,9 +35,9 @@ def test_the_wheel_is_for_this_platform_and_has_the_kernels_once(wheel):
     assert [name for name in names if name.endswith(".so")] == ["_mixdim_avx2.so", "_mixdim_generic.so"]
     assert "none-any" not in wheel.name
     assert "mixdim/kernels/native.cpp" in names
-    assert {
-        f"mixdim/experiments/{page}" for page in ("report.css", "report.js", "report_page.html")
-    } <= {*names}
+    assert {f"mixdim/experiments/report/{page}" for page in ("page.css", "page.js", "page.html")} <= {
+        *names
+    }
     assert not list(ROOT.glob("src/**/*.so"))
 
 

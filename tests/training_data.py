@@ -13,9 +13,9 @@ from torch import nn
 
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_criteo_like, generate_movielens_like
-from mixdim.experiments.build_model import build_model, mean_output
-from mixdim.experiments.run_config import RunConfig
-from mixdim.experiments.training_run import plan_of
+from mixdim.experiments.runs.build_model import build_model, mean_output
+from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.train import plan_of
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mixdim-tests-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)

@@ -5,17 +5,17 @@ from mixdim import starting as starting  # isort: skip  # before torch, which ta
 from importlib import import_module
 from types import ModuleType
 
-from mixdim.blocking import equal_mass_bands
 from mixdim.clipping import clip_grad_norm_
 from mixdim.data_parallel import DistributedDataParallel
-from mixdim.embedding import FeatureEmbeddings, MixedDimEmbedding
-from mixdim.interaction import dot_interaction
+from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
+from mixdim.layer.interaction import dot_interaction
+from mixdim.layer.scores import dot_scores
 from mixdim.optim import SparseAMSGrad
-from mixdim.plan import Plan, UnknownFeatureError
-from mixdim.planning import FloorWarning, plan
-from mixdim.scores import dot_scores
-from mixdim.sizing import power_law_dims
-from mixdim.spectral_planning import spectral_plan
+from mixdim.planning.blocking import equal_mass_bands
+from mixdim.planning.from_counts import FloorWarning, plan
+from mixdim.planning.from_spectra import spectral_plan
+from mixdim.planning.plan import Plan, UnknownFeatureError
+from mixdim.planning.sizing import power_law_dims
 from mixdim.training.loop import fit
 
 __version__ = "0.1.0"

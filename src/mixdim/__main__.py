@@ -6,8 +6,8 @@ import sys
 def main() -> None:
     """Run the command line, or say how to install it."""
     try:
-        from mixdim.cli import run
-        from mixdim.cli_streams import outlive_readers
+        from mixdim.cli.main import run
+        from mixdim.cli.streams import outlive_readers
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from small_folder import write_small_folder
 
-from mixdim.cli import run
+from mixdim.cli.main import run
 from mixdim.data import generate
 from mixdim.data.folder import read_meta
 from mixdim.data.folder_writer import FolderWriter

@@ -3,7 +3,7 @@ from multiprocessing import active_children
 
 import pytest
 
-from mixdim.experiments.findings import Finding
+from mixdim.experiments.report.findings import Finding
 from report_pages import PIXEL, SQUARE
 
 

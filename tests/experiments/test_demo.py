@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mixdim import cli
+from mixdim.cli.main import main as cli
 from mixdim.data import Dataset
 from mixdim.experiments import demo
 from mixdim.experiments.demo import (
@@ -16,8 +16,8 @@ from mixdim.experiments.demo import (
     results_table,
     run_demo,
 )
-from mixdim.experiments.records import read_records
-from mixdim.experiments.run_config import RunConfig
+from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.sweeps.records import read_records
 from mixdim.training import Stopped
 
 SMALL = (

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mixdim.experiments import claims, figure_words
-from mixdim.experiments.findings import read_findings
-from mixdim.experiments.paper_targets import FIGURES
-from mixdim.experiments.protocols import small
-from mixdim.experiments.records import read_records, replicates
+from mixdim.experiments.paper import claims, figure_words
+from mixdim.experiments.paper.protocols import small
+from mixdim.experiments.report.findings import read_findings
+from mixdim.experiments.reproduce.targets import FIGURES
+from mixdim.experiments.sweeps.records import read_records, replicates
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "results"

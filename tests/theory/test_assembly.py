@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixdim import MixedDimEmbedding
-from mixdim.plan import Block, Feature, Plan
+from mixdim.planning.plan import Block, Feature, Plan
 from mixdim.theory.assembly import assemble
 from mixdim.theory.factorization import Factors, complete_sgd, factor_blocks, factor_exactly
 from mixdim.theory.matrices import flat_spectra, random_block_matrix

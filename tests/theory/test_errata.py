@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from mixdim.blocking import equal_mass_bands
+from mixdim.planning.blocking import equal_mass_bands
 from mixdim.theory.allocation import (
     relaxed_dims,
     rounding_gap,

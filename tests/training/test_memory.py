@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mixdim.budget import format_bytes
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
-from mixdim.experiments import training_run
-from mixdim.experiments.run_config import read_config
-from mixdim.experiments.training_run import (
+from mixdim.experiments.runs import train as training_run
+from mixdim.experiments.runs.config import read_config
+from mixdim.experiments.runs.train import (
     MemoryWarning,
     NotEnoughMemoryError,
     forecast_of,
     plan_of,
     require_memory,
 )
+from mixdim.planning.budget import format_bytes
 from mixdim.training import memory
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory, peak_memory
 from mixdim.training.optimizers import NamedOptimizer, sparse_parameters

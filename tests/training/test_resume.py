@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mixdim
-from mixdim.cli import run
+from mixdim.cli.main import run
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
 from mixdim.training import CheckpointError, Checkpoints, Stopped, preset

@@ -12,7 +12,7 @@ import numpy as np
 from mixdim.data.arrays import chunks_of, map_arrays, read_counts
 from mixdim.data.folder import SPLITS, Meta, read_meta
 from mixdim.data.unknown_values import advice, unknown_shares
-from mixdim.plan_table import align
+from mixdim.printing import align
 
 
 @dataclass(frozen=True)

@@ -13,25 +13,25 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mixdim.budget import BYTES_PER_PARAMETER, format_bytes
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_criteo_like, generate_movielens_like
 from mixdim.data.inspection import inspect
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
-from mixdim.experiments.figure_words import listed
-from mixdim.experiments.figures import save_figure, widths_figure
-from mixdim.experiments.findings import Finding
-from mixdim.experiments.frontier_figure import frontier_figure
-from mixdim.experiments.measured_run import train_and_measure
-from mixdim.experiments.objective import best_possible, objective_of
-from mixdim.experiments.records import Record, append_record, record_key
-from mixdim.experiments.report import write_report
-from mixdim.experiments.run_config import RunConfig
-from mixdim.experiments.training_run import plan_of
+from mixdim.experiments.figures.drawing import save_figure, widths_figure
+from mixdim.experiments.figures.frontier import frontier_figure
+from mixdim.experiments.paper.figure_words import listed
+from mixdim.experiments.report.findings import Finding
+from mixdim.experiments.report.page import write_report
+from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.train import plan_of
+from mixdim.experiments.sweeps.measure import train_and_measure
+from mixdim.experiments.sweeps.objective import best_possible, objective_of
+from mixdim.experiments.sweeps.records import Record, append_record, record_key
 from mixdim.files import make_folder
-from mixdim.plan import Plan
-from mixdim.plan_table import align
-from mixdim.planning import plan
+from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
+from mixdim.planning.from_counts import plan
+from mixdim.planning.plan import Plan
+from mixdim.printing import align
 from mixdim.training import Stopped
 
 TEMPERATURES = (0.0, 0.2, 0.3, 0.4)  # of the plans for Criteo Kaggle

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixdim.bags import check_offsets
-from mixdim.ids import check_ids
 from mixdim.kernels.library import address
+from mixdim.layer.bags import check_offsets
+from mixdim.layer.ids import check_ids
 
 # Columns of the int64 tensors that describe a layer.
 BLOCK_COLUMNS = ("feature", "start", "end", "width", "width_number", "first_row", "slot")

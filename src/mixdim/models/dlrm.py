@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.arguments import whole_number
-from mixdim.embedding import FeatureEmbeddings
-from mixdim.interaction import dot_interaction
-from mixdim.mixed_tables import Init
+from mixdim.layer.embedding import FeatureEmbeddings
+from mixdim.layer.interaction import dot_interaction
+from mixdim.layer.mixed_tables import Init
 from mixdim.models.mlp import draw_weights, mlp
 from mixdim.models.samples import Samples, check_shape, join_bags
 from mixdim.models.tables import FeatureTables, count_trained

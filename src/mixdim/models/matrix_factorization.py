@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.arguments import whole_number
-from mixdim.embedding import MixedDimEmbedding
+from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.scores import dot_scores
 from mixdim.models.rating_model import RatingModel, user_and_item_ids
 from mixdim.models.samples import Samples
 from mixdim.models.tables import common_width
-from mixdim.scores import dot_scores
 
 
 class MatrixFactorization(RatingModel):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from mixdim.arguments import whole_number
-from mixdim.mixed_tables import Init
+from mixdim.layer.mixed_tables import Init
 
 # Uniform in [-b, b] with b = sqrt(6 / (fan_in + fan_out)), or sqrt(6 / fan) for He: as for the tables.
 _DRAW: dict[Init, Callable[..., Tensor]] = {

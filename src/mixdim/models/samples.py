@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mixdim.plan import UnknownFeatureError
+from mixdim.planning.plan import UnknownFeatureError
 
 
 class Samples(Protocol):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.arguments import whole_number
-from mixdim.interaction import dot_interaction
+from mixdim.layer.interaction import dot_interaction
 from mixdim.models.samples import check_shape
 
 

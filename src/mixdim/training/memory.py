@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch import nn
 
-from mixdim.budget import format_bytes
-from mixdim.plan import OPTIMIZER_STATE
+from mixdim.planning.budget import format_bytes
+from mixdim.planning.plan import OPTIMIZER_STATE
 from mixdim.training.optimizers import sparse_parameters
 
 RUNTIME = 350_000_000  # Python, PyTorch and its libraries, once a model has been trained a little

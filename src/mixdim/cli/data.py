@@ -1,0 +1,214 @@
+"""The commands about data: prepare, generate, download, inspect. Thin: the work is in mixdim.data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mixdim.cli.progress import progress_bars
+
+if TYPE_CHECKING:
+    from mixdim.data.folder import Meta
+
+# polars and matplotlib are extras: each command imports what it needs when it runs.
+
+prepare_app = typer.Typer(
+    help="Turn raw files into a prepared folder: once, fast, in bounded memory.",
+    epilog="Example: `mixdim prepare movielens ml-1m.zip --out ml-1m`",
+    rich_markup_mode="markdown",
+)
+
+Out = Annotated[Path, typer.Option(help="The prepared folder to make.")]
+MinCount = Annotated[int, typer.Option(help="Rarer values share the out-of-vocabulary row.")]
+MaxBad = Annotated[int, typer.Option(help="Malformed rows to skip before giving up.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a prepared folder.")]
+Seed = Annotated[int, typer.Option(help="Decides everything that is random.")]
+
+
+@prepare_app.command(epilog="Example: `mixdim prepare criteo train.txt --out criteo --min-count 4`")
+def criteo(
+    raw: Annotated[list[Path], typer.Argument(help="Tab-separated files, plain or .gz.")],
+    out: Out,
+    layout: Annotated[str, typer.Option(help="kaggle, or terabyte (day_0 to day_23).")] = "kaggle",
+    min_count: MinCount = 1,
+    rows: Annotated[int | None, typer.Option(help="Only the first rows.")] = None,
+    max_bad: MaxBad = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Prepare the Criteo data set: days 1-6 train, day 7 validates and tests."""
+    from mixdim.data.prepare import prepare_criteo
+
+    with progress_bars() as progress:
+        meta = prepare_criteo(
+            raw,
+            out,
+            layout=layout,
+            min_count=min_count,
+            rows=rows,
+            max_bad=max_bad,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    _done(meta, out)
+
+
+@prepare_app.command(epilog="Example: `mixdim prepare movielens ml-latest.zip --out ml --split time`")
+def movielens(
+    raw: Annotated[Path, typer.Argument(help="The zip, folder or ratings file of any release.")],
+    out: Out,
+    split: Annotated[str, typer.Option(help="random (80/10/10) or time.")] = "random",
+    seed: Seed = 0,
+    min_count: MinCount = 1,
+    max_bad: MaxBad = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Prepare MovieLens ratings."""
+    from mixdim.data.prepare import prepare_movielens
+
+    with progress_bars() as progress:
+        meta = prepare_movielens(
+            raw,
+            out,
+            split=split,
+            seed=seed,
+            min_count=min_count,
+            max_bad=max_bad,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    _done(meta, out)
+
+
+@prepare_app.command(
+    epilog="Example: `mixdim prepare table x.csv --out x --target click --categorical site,user`"
+)
+def table(
+    raw: Annotated[list[Path], typer.Argument(help="CSV, TSV, either as .gz, or Parquet.")],
+    out: Out,
+    target: Annotated[str, typer.Option(help="Column to predict.")],
+    categorical: Annotated[str, typer.Option(help="Columns of ids: A,B,...")],
+    dense: Annotated[str, typer.Option(help="Columns of numbers: X,Y,...")] = "",
+    bag: Annotated[
+        list[str] | None, typer.Option(help="A column of several ids and its separator: TAGS:|")
+    ] = None,
+    separator: Annotated[str | None, typer.Option(help="Between columns; guessed if not given.")] = None,
+    encoding: Annotated[str, typer.Option(help="Of the text, such as utf-8 or latin-1.")] = "utf-8",
+    task: Annotated[str, typer.Option(help="binary (0 or 1) or rating (any number).")] = "binary",
+    split: Annotated[str, typer.Option(help="random, position, or time:COLUMN.")] = "random",
+    seed: Seed = 0,
+    min_count: MinCount = 1,
+    max_bad: MaxBad = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Prepare any table."""
+    from mixdim.data.prepare import prepare_table
+
+    with progress_bars() as progress:
+        meta = prepare_table(
+            raw,
+            out,
+            target=target,
+            categorical=_names(categorical),
+            dense=_names(dense),
+            bags=dict(_bag(entry) for entry in bag or []),
+            separator={"\\t": "\t", "tab": "\t"}.get(separator or "", separator),
+            encoding=encoding,
+            task=task,
+            split=split,
+            seed=seed,
+            min_count=min_count,
+            max_bad=max_bad,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    _done(meta, out)
+
+
+def generate(
+    kind: Annotated[str, typer.Argument(help="criteo-like or movielens-like.")],
+    rows: Annotated[int, typer.Option(help="Rows to make.")],
+    out: Out,
+    seed: Seed = 0,
+    scale: Annotated[float, typer.Option(help="Cardinalities, as a share of the real ones.")] = 0.01,
+    skew: Annotated[float | None, typer.Option(help="Popularity falls as rank to this power.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make synthetic data with a planted truth and a known best possible loss."""
+    from mixdim.data.generate import generate_criteo_like, generate_movielens_like
+
+    makers: dict[str, Callable[..., Meta]] = {
+        "criteo-like": generate_criteo_like,
+        "movielens-like": generate_movielens_like,
+    }
+    if kind not in makers:
+        raise ValueError(f"what to generate must be {' or '.join(makers)}, got {kind!r}")
+    options = {} if skew is None else {"skew": skew}
+    with progress_bars() as progress:
+        meta = makers[kind](
+            out, rows=rows, seed=seed, scale=scale, overwrite=overwrite, progress=progress, **options
+        )
+    _done(meta, out)
+
+
+def download(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="movielens-100k, -1m, -10m, -20m, -25m, -latest, -latest-small, or criteo-kaggle."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Directory for the file.")] = Path(),
+) -> None:
+    """Download a data set from its official host, resuming a partial download."""
+    from mixdim.data.download import fetch, licence_of
+
+    typer.echo(licence_of(name))
+    with progress_bars(unit="B") as progress:
+        found = fetch(name, out, progress=progress)
+    typer.echo(str(found))
+
+
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A prepared folder.")],
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw popularity histograms (Fig. 4): .png, .svg, .pdf.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show how a prepared data set looks: popularity, vocabularies, splits."""
+    from mixdim.data import Dataset
+    from mixdim.data.inspection import inspect as inspect_folder
+
+    found = inspect_folder(folder)
+    if plot is not None:
+        from mixdim.experiments.figures.drawing import save_figure
+        from mixdim.experiments.figures.popularity import popularity_figure
+
+        save_figure(popularity_figure(Dataset(folder).counts, title=f"Popularity in {folder}"), plot)
+    typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _bag(entry: str) -> tuple[str, str]:
+    name, colon, separator = entry.partition(":")
+    if not (name and colon and separator):
+        raise ValueError(f"--bag must be a column and its separator such as TAGS:|, got {entry!r}")
+    return name, separator
+
+
+def _done(meta: Meta, out: Path) -> None:
+    sizes = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in meta.splits.items())
+    typer.echo(f"{out}: {len(meta.features)} features, rows: {sizes}")
+    rejected = meta.rows.get("rejected") or {}
+    if rejected:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
+        typer.echo(f"skipped malformed rows: {reasons}")
+    typer.echo(f"next: mixdim inspect {quote(str(out))}")

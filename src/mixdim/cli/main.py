@@ -1,0 +1,275 @@
+"""The command line: reads options, calls the library, prints. Knows no mathematics."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+import mixdim
+from mixdim import kernels
+from mixdim.cli import data as cli_data
+from mixdim.cli import report as cli_report
+from mixdim.cli import reproduce as cli_reproduce
+from mixdim.cli import sweep as cli_sweep
+from mixdim.cli import theory as cli_theory
+from mixdim.cli import train as cli_train
+from mixdim.cli.outcome import end_with, interruptible, warnings_as_lines
+from mixdim.cli.progress import progress_bars
+from mixdim.files import write_atomically
+from mixdim.planning.feature_file import FORMS, FeatureList, read_features
+from mixdim.stopping import Terminated
+
+app = typer.Typer(
+    epilog="Start with: mixdim demo",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+PLAN_EXAMPLES = """Examples:
+
+- `mixdim plan --cardinalities 6040,3706 --temperature 0.3 --budget 1MB`
+- `mixdim plan --cardinalities user=60,item=37 --base-dim 32 --budget 2k`
+- `mixdim plan --plan-from counts.json --bands 8 --base-dim 64 --budget 2M`
+- `mixdim plan --plan-from features.csv --temperature 0.2 --budget 64MB`
+- `mixdim plan --plan-from ml-1m --bands 8 --temperature 0.4 --budget 2^15`
+- `mixdim plan --spectrum-from run --budget 2^15 --save plan.json`
+"""
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; other than 0, a line has said what is wrong."""
+    debug = False
+    with warnings_as_lines(), interruptible() as interrupted:
+        try:
+            # Not command.main(): it would hide Ctrl-C and make any broken pipe a silent 1.
+            command = typer.main.get_command(app)
+            with command.make_context("mixdim", list(arguments) or ["--help"]) as context:
+                debug = context.params["debug"]
+                command.invoke(context)
+            return 0
+        except typer.Exit as end:
+            return end.exit_code
+        except (Exception, KeyboardInterrupt, Terminated) as error:
+            is_late = interrupted() and not isinstance(error, KeyboardInterrupt)
+            return end_with(KeyboardInterrupt() if is_late else error, arguments, debug=debug)
+
+
+def _version_if_asked(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def all_commands(
+    _: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version_if_asked, is_eager=True),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+) -> None:
+    """Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids."""
+
+
+@app.command(epilog=PLAN_EXAMPLES)
+def plan(
+    cardinalities: Annotated[
+        str | None, typer.Option(help="Rows of each feature: 1460,583,... or user=6040,item=3706.")
+    ] = None,
+    plan_from: Annotated[
+        Path | None, typer.Option(help=f"A prepared folder, or a file of features or counts: {FORMS}.")
+    ] = None,
+    spectrum_from: Annotated[
+        Path | None,
+        typer.Option(help="A trained run: widths from what its tables use, beside the power law."),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is uniform, 1 is proportional to popularity.")
+    ] = None,
+    base_dim: Annotated[int | None, typer.Option(help="Width of the most popular block.")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Parameters (2000000, 2M, 2^21) or float32 bytes (64MB, 64MiB)."),
+    ] = None,
+    bands: Annotated[
+        int | None, typer.Option(help="Bands of equal popularity per feature; needs counts.")
+    ] = None,
+    ids_per_sample: Annotated[
+        str | None, typer.Option(help="Mean ids per sample, of all features or tags=3.5,user=1.")
+    ] = None,
+    rounding: Annotated[str, typer.Option(help="power_of_two or integer.")] = "power_of_two",
+    save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Plan the width of every feature.
+
+    Give two of --temperature, --base-dim and --budget; the third is solved. With --spectrum-from, give
+    --budget; --save keeps the plan from the spectrum, and `mixdim train --plan` trains it.
+    """
+    if spectrum_from is not None:
+        if cardinalities or plan_from or base_dim or ids_per_sample or not budget:
+            raise ValueError(
+                "--spectrum-from takes --budget, --temperature, --bands and --rounding only"
+            )
+        from mixdim.experiments.runs.spectrum import plans_from_run  # it reads data with polars
+
+        found = plans_from_run(
+            spectrum_from,
+            budget=budget,
+            temperature=temperature,
+            bands=bands,
+            rounding=rounding,  # type: ignore[arg-type]  # checked there
+        )
+        if not as_json:
+            typer.echo(f"{found}\n")
+        drawn = {"power law": found.power_law, "spectrum": found.spectral}
+        _deliver(found.spectral, save=save, plot=plot, as_json=as_json, drawn=drawn)
+        return
+    features = _features(cardinalities, plan_from)
+    answer = mixdim.plan(
+        features.rows,
+        temperature=temperature,
+        base_dim=base_dim,
+        budget=budget,
+        counts=features.counts or None,
+        bands=1 if bands is None else bands,
+        ids_per_sample=_ids_per_sample(ids_per_sample) or features.ids_per_sample or None,
+        rounding=rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
+    )
+    _deliver(answer, save=save, plot=plot, as_json=as_json)
+
+
+@app.command(epilog="Example: `mixdim show plan.json --plot widths.svg`")
+def show(
+    file: Annotated[Path, typer.Argument(help="A plan that `mixdim plan --save` wrote.")],
+    plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Print a saved plan."""
+    try:
+        answer = mixdim.Plan.from_json(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    _deliver(answer, save=None, plot=plot, as_json=False)
+
+
+@app.command(epilog="Example: `mixdim demo --out demo`")
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for data, runs and pictures; made if needed.")
+    ] = Path("demo"),
+) -> None:
+    """Plan, generate data, train uniform and mixed dimensions, and compare them: a few minutes.
+
+    The results of an earlier demo in the same folder are replaced.
+    """
+    # It draws, and matplotlib is an extra.
+    from mixdim.experiments.demo import DemoStopped, run_demo
+
+    try:
+        run_demo(out, echo=typer.echo, progress=progress_bars)
+    except DemoStopped as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
+
+
+app.add_typer(cli_data.prepare_app, name="prepare")
+app.command(epilog="Example: `mixdim generate criteo-like --rows 100000 --out small`")(cli_data.generate)
+app.command(epilog="Example: `mixdim download movielens-1m --out raw`")(cli_data.download)
+app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_data.inspect)
+
+
+app.command(epilog=cli_train.TRAIN_EXAMPLES)(cli_train.train)
+app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --json`")(cli_train.evaluate)
+app.command(epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`")(
+    cli_train.predict
+)
+app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)
+app.command(epilog=cli_sweep.RECOMMEND_EXAMPLES)(cli_sweep.recommend)
+app.command(epilog=cli_reproduce.REPRODUCE_EXAMPLES)(cli_reproduce.reproduce)
+app.command(epilog=cli_report.REPORT_EXAMPLES)(cli_report.report)
+app.add_typer(cli_theory.theory_app, name="theory")
+
+
+@app.command(epilog="Example: `mixdim doctor`, or `MIXDIM_KERNELS=off mixdim doctor`")
+def doctor() -> None:
+    """Say what this installation runs on, and whether the fast kernels are in use."""
+    facts = {
+        "mixdim": mixdim.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
+        "kernels": ("in use: " if kernels.available() else "not in use: ") + kernels.reason(),
+    }
+    width = max(len(name) for name in facts)
+    for name, fact in facts.items():
+        typer.echo(f"{name:{width}}  {fact}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(mixdim.__version__)
+
+
+def _features(cardinalities: str | None, plan_from: Path | None) -> FeatureList:
+    if (cardinalities is None) == (plan_from is None):
+        raise ValueError("give either --cardinalities or --plan-from, or --spectrum-from")
+    if plan_from is not None and plan_from.is_dir():
+        from mixdim.data import Dataset  # it reads counts with polars, which is an extra
+
+        dataset = Dataset(plan_from)
+        return FeatureList(dataset.cardinalities, dataset.counts, dataset.ids_per_sample)
+    if plan_from is not None:
+        return read_features(plan_from)
+    assert cardinalities is not None
+    entries = [entry.strip() for entry in cardinalities.split(",")]
+    named = [entry.split("=", 1) if "=" in entry else [str(i), entry] for i, entry in enumerate(entries)]
+    try:
+        rows = {name.strip(): int(text) for name, text in named}
+    except ValueError:
+        raise ValueError(
+            f"--cardinalities must be whole numbers such as 1460,583 or user=6040, got {cardinalities!r}"
+        ) from None
+    if "" in rows:
+        raise ValueError(f"--cardinalities has a feature without a name: {cardinalities!r}")
+    if len(rows) < len(named):
+        raise ValueError(f"--cardinalities names a feature twice: {cardinalities!r}")
+    return FeatureList(rows, {}, {})
+
+
+def _ids_per_sample(text: str | None) -> dict[str, float] | float | None:
+    if text is None:
+        return None
+    try:
+        if "=" not in text:
+            return float(text)
+        return {name.strip(): float(z) for name, z in (entry.split("=", 1) for entry in text.split(","))}
+    except ValueError:
+        raise ValueError(f"--ids-per-sample must be a number or tags=3.5,user=1, got {text!r}") from None
+
+
+def _deliver(
+    answer: mixdim.Plan,
+    *,
+    save: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    drawn: dict[str, mixdim.Plan] | None = None,
+) -> None:
+    if save is not None:
+        write_atomically(save, answer.to_json())
+    if plot is not None:
+        from mixdim.experiments.figures.drawing import (  # matplotlib is an extra
+            save_figure,
+            widths_figure,
+        )
+
+        plans = drawn or {f"temperature {answer.temperature:g}": answer}
+        save_figure(widths_figure(plans), plot)
+    typer.echo(answer.to_json() if as_json else str(answer), nl=not as_json)

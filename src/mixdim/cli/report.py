@@ -1,0 +1,42 @@
+"""The command `report`: one page from records and figures. Thin: the work is in mixdim.experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+REPORT_EXAMPLES = """Examples:
+
+- `mixdim report --records runs.jsonl --out report.html`
+- `mixdim report --records results/*.jsonl --figures results --out report.html`
+"""
+
+
+def report(
+    records: Annotated[
+        list[Path], typer.Option(help="A file of records; more may follow, or repeat it.")
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write; it needs no other file.")],
+    more_records: Annotated[
+        list[Path] | None, typer.Argument(help="More files of records.", show_default=False)
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="A folder that `mixdim reproduce` wrote: its figures are shown.")
+    ] = None,
+) -> None:
+    """Write one page about all runs: the frontier, figures and claims, the table of runs.
+
+    The page is one file that works offline, in any browser.
+    """
+    from mixdim.experiments.report.findings import read_findings
+    from mixdim.experiments.report.page import write_report
+    from mixdim.experiments.sweeps.records import read_records
+
+    found = read_records([*records, *(more_records or [])])
+    findings = [] if figures is None else read_findings(figures)
+    write_report(found, out, findings)
+    failed = sum(record.status == "failed" for record in found)
+    runs = f"{len(found) - failed:,} finished runs, {failed:,} failed"
+    typer.echo(f"{out}: {runs}, {len(findings):,} figures and claims")

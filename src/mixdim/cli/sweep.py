@@ -1,0 +1,238 @@
+"""The commands about many runs: sweep, recommend. Thin: the work is in mixdim.experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
+
+from mixdim.arguments import unit_interval, whole_number
+from mixdim.cli.progress import Show
+from mixdim.planning.budget import parse_budget
+from mixdim.printing import align
+
+if TYPE_CHECKING:
+    from mixdim.experiments.runs.config import RunConfig
+    from mixdim.experiments.sweeps.recommend import Measured
+    from mixdim.experiments.sweeps.records import Record
+    from mixdim.experiments.sweeps.sweep import SweepRun
+
+# polars is an extra: each command imports what it needs when it runs.
+
+SWEEP_EXAMPLES = """Examples:
+
+- `mixdim sweep --data ml-1m --model mf --budgets 2^15,2^17 --seeds 5 --records mf.jsonl`
+- `mixdim sweep --data split-0,split-1,split-2 --budgets 2^15 --seeds 3 --records mf.jsonl --jobs 2`
+- `mixdim sweep --config run.toml --budgets 1M,2M --records dlrm.jsonl`
+"""
+RECOMMEND_EXAMPLES = """Examples:
+
+- `mixdim recommend --records mf.jsonl --loss-within 0.1%`
+- `mixdim recommend --records mf.jsonl --records dlrm.jsonl --model mf --budget 2^17`
+"""
+SET_BY_THE_SWEEP = ("temperature", "base_dim", "budget", "plan", "seed")
+
+
+def sweep(
+    budgets: Annotated[str, typer.Option(help="Parameters of the whole model: 2^15,2^17,1M.")],
+    records: Annotated[Path, typer.Option(help="A file that each run adds a line to; made if needed.")],
+    data: Annotated[
+        str | None, typer.Option(help="A prepared folder; of several, seed i takes folder i in turn.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="dlrm (for clicks), mf or ncf (for ratings).")
+    ] = None,
+    temperatures: Annotated[str, typer.Option(help="0 is uniform.")] = "0,0.2,0.4",
+    seeds: Annotated[int, typer.Option(help="Replicates: seeds 0 to N-1.")] = 5,
+    bands: Annotated[
+        int | None, typer.Option(help="Bands a feature; 1 for dlrm, 8 for mf and ncf.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of more options, as `mixdim train` takes.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; they divide the threads.")] = 1,
+) -> None:
+    """Train at several temperatures within the same budgets, with several seeds.
+
+    Finished runs are in the records and are not made again: after Ctrl-C, or a kill, give the same
+    command. A run that fails is recorded, and the sweep goes on. Sweeps that are given the same records
+    at the same time share the work.
+    """
+    from mixdim.experiments.runs.config import RunConfig, config_of, read_config
+    from mixdim.experiments.sweeps.sweep import SweepStopped, run_sweep
+    from mixdim.experiments.sweeps.table import sweep_table
+
+    more = RunConfig() if config is None else read_config(config)
+    for option in SET_BY_THE_SWEEP:
+        if getattr(more, option) is not None:
+            raise ValueError(f"{config}: a sweep sets {option} itself")
+    told = config_of({"model": model, "bands": bands}).over(more)
+    folders = _split(data or told.data or "", "data")
+    runs = _runs(
+        told,
+        folders,
+        [unit_interval(_number(text), "temperature") for text in _split(temperatures, "temperatures")],
+        [parse_budget(text) for text in _split(budgets, "budgets")],
+        whole_number(seeds, "seeds"),
+    )
+    so_far: list[Record] = []
+    try:
+        with _live_table(so_far) as (progress, on_record):
+            found = run_sweep(runs, records, jobs=jobs, progress=progress, on_record=on_record)
+    except SweepStopped as stopped:
+        typer.echo(sweep_table(so_far))
+        typer.echo(f"{stopped}; the same command goes on", err=True)
+        raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
+    typer.echo(sweep_table(found))
+    failed = [record for record in found if not record.finished]
+    for record in failed:
+        typer.echo(f"failed: {_name(record)}: {record.error}", err=True)
+    if failed:
+        raise typer.Exit(1)
+    typer.echo(f"next: mixdim recommend --records {quote(str(records))} --loss-within 0.1%")
+
+
+def recommend(
+    records: Annotated[list[Path], typer.Option(help="What `mixdim sweep` wrote; may be repeated.")],
+    loss_within: Annotated[
+        str | None, typer.Option(help="The smallest model within 0.1% of the best validation loss.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="The best model with at most so many parameters in all.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Of several models in the records, this.")] = None,
+    data: Annotated[str | None, typer.Option(help="Of several data sets, this folder or these.")] = None,
+) -> None:
+    """Choose the cheapest measured configuration that satisfies a wish, by validation loss."""
+    from mixdim.experiments.sweeps.recommend import recommend as choose
+    from mixdim.experiments.sweeps.recommend import select, train_command
+    from mixdim.experiments.sweeps.records import read_records
+
+    folders = None if data is None else _split(data, "data")
+    found = select(read_records(records), model=model, data=folders)
+    chosen, best, uniform = choose(
+        found,
+        loss_within=None if loss_within is None else _percent(loss_within),
+        budget=None if budget is None else parse_budget(budget),
+    )
+    others = {"lowest loss": best, "uniform": uniform}
+    loss = chosen.records[0].loss_name
+    lines = [
+        ["", "temperature", "base_dim", "parameters", f"validation {loss}", f"test {loss}", "seeds"]
+    ]
+    lines.append(["recommended", *_cells(chosen)])
+    lines += [[label, *_cells(one)] for label, one in others.items() if one and one != chosen]
+    typer.echo("\n".join(align(lines)) + "\n\n" + _rival(chosen, uniform))
+    typer.echo(f"train it: {train_command(chosen.records[0])}")
+
+
+def _runs(
+    told: RunConfig,
+    folders: list[str],
+    temperatures: list[float],
+    budgets: list[int],
+    seeds: int,
+) -> list[SweepRun]:
+    """Every budget at every temperature; seed after seed, so that a part of it is a comparison too."""
+    from mixdim.experiments.sweeps.sweep import SweepRun
+
+    return [
+        SweepRun(
+            replace(told, data=folders[seed % len(folders)], temperature=temperature, seed=seed), budget
+        )
+        for seed, budget, temperature in product(range(seeds), budgets, temperatures)
+    ]
+
+
+@contextmanager
+def _live_table(so_far: list[Record]) -> Iterator[tuple[Show, Callable[[Record], None]]]:
+    """On standard error, while a sweep runs: a bar over its runs, and the table of results so far.
+
+    Yields what to call with progress, and with a record, which is then added to `so_far`.
+    """
+    from mixdim.experiments.sweeps.table import sweep_table
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)),
+    )
+    bar = Progress(*columns)
+    task = bar.add_task("runs", note="")
+    with Live(bar, console=Console(stderr=True), transient=True) as live:
+
+        def progress(stage: str, done: int, total: int | None, note: str = "", /) -> None:
+            bar.update(task, completed=done, total=total, note=note)
+
+        def on_record(record: Record) -> None:
+            so_far.append(record)
+            failed = sum(not record.finished for record in so_far)
+            bar.update(task, description=f"runs, {failed} failed" if failed else "runs")
+            live.update(Group(bar, Text(sweep_table(so_far), no_wrap=True)))
+
+        yield progress, on_record
+
+
+def _name(record: Record) -> str:
+    """A run, in the words of the options that tell it from the others."""
+    told = record.config
+    budget = "" if told["model_budget"] is None else f", budget {told['model_budget']:,}"
+    return f"{told['model']}, temperature {told['temperature']:g}{budget}, seed {told['seed']}"
+
+
+def _cells(one: Measured) -> list[str]:
+    losses = (one.loss("validation"), one.loss("test"))
+    return [
+        f"{one.temperature:g}",
+        one.base_dims,
+        f"{one.parameters:,.0f}",
+        *("-" if loss is None else str(loss) for loss in losses),
+        str(len(one.records)),
+    ]
+
+
+def _rival(chosen: Measured, uniform: Measured | None) -> str:
+    """What uniform dimensions need for the same loss."""
+    if chosen.temperature == 0:
+        return "uniform dimensions do best here"
+    if uniform is None:
+        return "no uniform configuration that was measured reaches this validation loss"
+    times = uniform.parameters / chosen.parameters
+    return f"uniform dimensions need {times:.3g} times the parameters for this validation loss"
+
+
+def _split(text: str, name: str) -> list[str]:
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    if not entries:
+        raise ValueError(f"--{name} must name at least one, got {text!r}")
+    return entries
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--temperatures must be numbers such as 0,0.2,0.4, got {text!r}") from None
+
+
+def _percent(text: str) -> float:
+    """The share that a percentage is: 0.001 for 0.1%."""
+    try:
+        if text.endswith("%"):
+            return float(text[:-1]) / 100
+    except ValueError:
+        pass
+    raise ValueError(f"--loss-within must be a percentage such as 0.1%, got {text!r}")

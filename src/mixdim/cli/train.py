@@ -1,0 +1,223 @@
+"""The commands about training: train, evaluate, predict. Thin: the work is in mixdim.experiments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any
+
+import typer
+
+from mixdim.cli.progress import progress_bars
+from mixdim.printing import align
+
+# polars is an extra: each command imports what it needs when it runs.
+
+TRAIN_EXAMPLES = """Examples:
+
+- `mixdim train --data ml-1m --model mf --temperature 0.3 --budget 2^15 --out run`
+- `mixdim train --data criteo --model dlrm --temperature 0.3 --budget 2M --out run`
+- `mixdim train --data criteo --model dlrm --temperature 0 --base-dim 16 --out uniform`
+- `mixdim train --config run.toml --seed 1 --out run-1`
+- `mixdim train --data criteo --plan plan.json --out run`
+- `mixdim train --resume --out run`
+"""
+ABOUT_MODEL, ABOUT_WIDTHS, ABOUT_TRAINING = "Model", "Widths", "Training (defaults: the preset)"
+
+Data = Annotated[Path, typer.Option(help="A prepared folder.")]
+Run = Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")]
+Split = Annotated[str, typer.Option(help="train, validation or test.")]
+Weights = Annotated[str, typer.Option(help="best (of the validations) or last.")]
+
+
+def _option(panel: str, help_text: str, *names: str) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=panel)
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="Folder for the run; made if needed.")],
+    data: Annotated[Path | None, typer.Option(help="A prepared folder.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of these options; flags go before it.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    model: Annotated[
+        str | None, _option(ABOUT_MODEL, "dlrm (for clicks), mf or ncf (for ratings).")
+    ] = None,
+    bottom: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths below: 512,256,64.")] = None,
+    top: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths above: 512,256.")] = None,
+    hidden: Annotated[str | None, _option(ABOUT_MODEL, "NCF: hidden widths: 128,128,32.")] = None,
+    biases: Annotated[
+        bool | None, _option(ABOUT_MODEL, "MF: a number for each user and item.", "--biases/--no-biases")
+    ] = None,
+    mean: Annotated[
+        bool | None, _option(ABOUT_MODEL, "MF, NCF: start from the mean target.", "--mean/--no-mean")
+    ] = None,
+    init: Annotated[str | None, _option(ABOUT_MODEL, "xavier, he_fan_in or he_fan_out.")] = None,
+    temperature: Annotated[
+        float | None, _option(ABOUT_WIDTHS, "0 is uniform; 0.3 if not given.")
+    ] = None,
+    base_dim: Annotated[int | None, _option(ABOUT_WIDTHS, "Width of the most popular block.")] = None,
+    budget: Annotated[
+        str | None, _option(ABOUT_WIDTHS, "Of the embeddings: 2000000, 2M, 2^21, 64MB.")
+    ] = None,
+    bands: Annotated[
+        int | None, _option(ABOUT_WIDTHS, "Bands a feature; 1 for dlrm, 8 for mf and ncf.")
+    ] = None,
+    rounding: Annotated[str | None, _option(ABOUT_WIDTHS, "power_of_two or integer.")] = None,
+    plan: Annotated[Path | None, _option(ABOUT_WIDTHS, "A saved plan, instead of all these.")] = None,
+    preset: Annotated[
+        str | None, _option(ABOUT_TRAINING, "ctr or cf: the paper's protocols; by the data.")
+    ] = None,
+    optimizer: Annotated[str | None, _option(ABOUT_TRAINING, "amsgrad, adam, adagrad or sgd.")] = None,
+    lr: Annotated[float | None, _option(ABOUT_TRAINING, "Learning rate.")] = None,
+    batch_size: Annotated[int | None, _option(ABOUT_TRAINING, "Samples a step.")] = None,
+    epochs: Annotated[int | None, _option(ABOUT_TRAINING, "At most.")] = None,
+    patience: Annotated[
+        int | None, _option(ABOUT_TRAINING, "Evaluations without improvement; 0: never stop.")
+    ] = None,
+    evaluations_per_epoch: Annotated[
+        int | None, _option(ABOUT_TRAINING, "Looks at the validation split.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, _option(ABOUT_TRAINING, "Steps; every 5 minutes if not given.")
+    ] = None,
+    shuffle: Annotated[
+        bool | None, _option(ABOUT_TRAINING, "The order of rows.", "--shuffle/--no-shuffle")
+    ] = None,
+    seed: Annotated[int | None, _option(ABOUT_TRAINING, "Decides everything that is random.")] = None,
+    slice_by: Annotated[
+        str | None, _option(ABOUT_TRAINING, "Feature whose popularity cuts the metrics.")
+    ] = None,
+    tensorboard: Annotated[
+        bool | None,
+        _option(ABOUT_TRAINING, "Also write curves there.", "--tensorboard/--no-tensorboard"),
+    ] = None,
+) -> None:
+    """Train a model with mixed dimensions on a prepared data set.
+
+    Give --budget or --base-dim, and --temperature; --temperature 0 --base-dim 16 is uniform width 16.
+    """
+    given = {
+        "data": None if data is None else str(data),
+        "plan": None if plan is None else str(plan),
+        **{"model": model, "biases": biases, "mean": mean, "init": init},
+        **{
+            name: _widths(text, name)
+            for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))
+        },
+        **{"temperature": temperature, "base_dim": base_dim, "budget": budget, "bands": bands},
+        **{"rounding": rounding, "preset": preset, "optimizer": optimizer, "lr": lr},
+        **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},
+        **{"evaluations_per_epoch": evaluations_per_epoch, "checkpoint_every": checkpoint_every},
+        **{"seed": seed, "slice_by": slice_by, "tensorboard": tensorboard},
+    }
+    from mixdim.experiments.runs.config import RunConfig, config_of, read_config
+    from mixdim.experiments.runs.train import train_run
+    from mixdim.training import Stopped
+
+    options = config_of(given).over(RunConfig() if config is None else read_config(config))
+    try:
+        with progress_bars(unit="samples") as progress:
+            summary = train_run(
+                options, out, resume=resume, overwrite=overwrite, progress=progress, echo=typer.echo
+            )
+    except Stopped as stopped:
+        typer.echo(f"{stopped}; continue with: mixdim train --resume --out {quote(str(out))}", err=True)
+        raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
+    typer.echo(_results(summary))
+    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(summary['data'])}")
+
+
+def evaluate(
+    run: Run,
+    data: Data,
+    split: Split = "test",
+    weights: Weights = "best",
+    slice_by: Annotated[
+        str | None, typer.Option(help="Feature whose popularity cuts the metrics.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure a trained model on a split of a data set."""
+    from mixdim.experiments.runs.trained import evaluate_run
+
+    with progress_bars(unit="samples") as progress:
+        found = evaluate_run(
+            run, data, split=split, weights=weights, slice_by=slice_by, progress=progress
+        )
+    typer.echo(
+        json.dumps(found, indent=2) if as_json else _metrics_table({f"{split}, {weights}": found})
+    )
+
+
+def predict(
+    run: Run,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    split: Split = "test",
+    weights: Weights = "best",
+) -> None:
+    """Write a trained model's predictions: columns row, prediction and target."""
+    from mixdim.experiments.runs.trained import predict_run
+
+    with progress_bars(unit="samples") as progress:
+        rows = predict_run(run, data, out, split=split, weights=weights, progress=progress)
+    typer.echo(f"{out}: {rows:,} predictions")
+
+
+def _widths(text: str | None, name: str) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(width) for width in text.split(",") if width.strip()]
+    except ValueError:
+        raise ValueError(f"--{name} must be widths such as 512,256, got {text!r}") from None
+
+
+def _results(summary: dict[str, Any]) -> str:
+    """What a reader wants to know of a finished run."""
+    from mixdim.experiments.runs.train import advice_after
+
+    is_last = summary["validation"]["best"]["step"] == summary["validation"]["last"]["step"]
+    shown = {"best": "best, also the last"} if is_last else {"best": "best", "last": "last"}
+    table = _metrics_table({
+        f"{split}, {label}": summary[split][which]
+        for split in ("validation", "test")
+        for which, label in shown.items()
+    })  # fmt: skip
+    best_possible = [
+        f"best possible {name.removeprefix('bayes_')} of this synthetic test split: {values['test']:.4f}"
+        for name, values in summary.items()
+        if name.startswith("bayes_")
+    ]
+    cost = (
+        f"{summary['epochs_run']} epochs in {summary['seconds']:.1f} s, "
+        f"{summary['samples_per_second']:,.0f} samples/s in training"
+    )
+    return "\n".join([table, "", cost, *best_possible, *advice_after(summary)])
+
+
+def _metrics_table(results: dict[str, dict[str, Any]]) -> str:
+    """One line for each result and each of its slices, one column a metric."""
+    first = next(iter(results.values()))
+    names = [name for name, value in first.items() if name in METRICS and name != "rows"]
+    lines = [["", "rows", *names]]
+    for label, result in results.items():
+        lines.append([label, *_cells(result, names)])
+        for slice_name, metrics in result.get("slices", {}).items():
+            lines.append([f"  {slice_name}", *_cells(metrics, names)])
+    return "\n".join(align(lines))
+
+
+METRICS = (
+    *("rows", "log_loss", "accuracy", "auc", "calibration", "calibration_error"),
+    *("mse", "rmse", "mae"),
+)
+
+
+def _cells(metrics: dict[str, Any], names: list[str]) -> list[str]:
+    values = (metrics[name] for name in names)
+    return [f"{metrics['rows']:,}", *("-" if value is None else f"{value:.4f}" for value in values)]

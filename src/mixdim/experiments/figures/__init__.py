@@ -1,0 +1,1 @@
+"""Drawings: records in, figure out. Numbers never import this room."""

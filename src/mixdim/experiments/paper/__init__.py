@@ -1,0 +1,1 @@
+"""The paper: which runs make its figures and claims, and what they say."""

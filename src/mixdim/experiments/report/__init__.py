@@ -1,0 +1,1 @@
+"""One page about records and figures, that works offline."""

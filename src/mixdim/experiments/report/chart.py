@@ -1,0 +1,101 @@
+"""What a report draws of runs: one point for all seeds of a config. Knows no axes and no colours."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from mixdim.experiments.report.runs import (
+    NO_MATTER,
+    PLACE,
+    all_names,
+    data_names,
+    differing_options,
+    in_order,
+    label,
+    metrics_of,
+    plan_name,
+    short_number,
+    temperature_of,
+)
+from mixdim.experiments.sweeps.objective import best_possible, objective_of
+from mixdim.experiments.sweeps.records import Record
+
+
+def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """One point for all the seeds of one config: what was measured, and what to say of it.
+
+    `metrics` holds [mean, sample standard deviation] by name; the deviation of a single seed is None.
+    `series` is the same for points that differ in size alone: those make a line.
+    """
+    finished = [record for record in in_order(records) if record.summary]
+    names, differing = data_names(finished), differing_options(finished)
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in finished:
+        groups[names[record.key], _canonical(record.config, without={"seed"} | NO_MATTER)].append(record)
+    points = []
+    for (data, _), group in groups.items():
+        first, summaries = group[0], [record.summary for record in group if record.summary]
+        summary, measured = summaries[0], [metrics_of(summary) for summary in summaries]
+        metrics = {}
+        for name in all_names([list(one) for one in measured]):
+            values = [one[name] for one in measured if name in one]
+            metrics[name] = [mean(values), stdev(values) if len(values) > 1 else None]
+        points.append({
+            "data": data,
+            "model": summary["model"],
+            "temperature": temperature_of(first),
+            "options": differing[first.key],
+            "series": _canonical(first.config, without=PLACE | NO_MATTER),
+            "parameters": summary["num_parameters"],
+            "metrics": metrics,
+            "best_possible": best_possible(summary),
+            "objective": f"test_{objective_of([summary])}",
+            "about": _about(first, summaries, differing[first.key], metrics),
+        })  # fmt: skip
+    return points
+
+
+def _about(
+    record: Record,
+    summaries: Sequence[Mapping[str, Any]],
+    options: str,
+    metrics: Mapping[str, Sequence[float | None]],
+) -> list[list[str]]:
+    """Lines of a name and a text: the plan, then the metrics."""
+    summary = summaries[0]
+    temperature, plan = temperature_of(record), plan_name(record.config)
+    lines = [
+        ["model", summary["model"]],
+        ["temperature", "" if temperature is None else f"{temperature:g}"],
+        ["plan", plan or ""],
+        ["base_dim", f"{summary['base_dim']:,}"],
+        ["widths (blocks)", _widths(summary.get("widths", {}))],
+        ["bands", "" if summary["bands"] is None else f"{summary['bands']:,}"],
+        ["rounding", (summary.get("rounding") or "").replace("_", " ")],
+        ["options", options],
+        ["parameters", f"{summary['num_parameters']:,}"],
+        ["in embeddings", f"{summary['embedding_parameters']:,}"],
+        ["seeds", ", ".join(str(one["seed"]) for one in summaries)],
+    ]
+    for name, (average, deviation) in metrics.items():
+        spread = "" if deviation is None else f" ± {deviation:.2g}"
+        lines.append([label(name), f"{short_number(average)}{spread}"])
+    return [line for line in lines if line[1]]
+
+
+def _widths(of_features: Mapping[str, Sequence[int]]) -> str:
+    """How wide the blocks of a plan are, from the widest.
+
+    >>> _widths({"user": [16, 8, 8], "item": [32, 8]})
+    '32 (1), 16 (1), 8 (3)'
+    """
+    found = Counter(width for widths in of_features.values() for width in widths)
+    return ", ".join(f"{width:,} ({times:,})" for width, times in sorted(found.items(), reverse=True))
+
+
+def _canonical(config: Mapping[str, Any], *, without: set[str]) -> str:
+    return json.dumps({o: v for o, v in config.items() if o not in without}, sort_keys=True)

@@ -1,0 +1,1 @@
+"""Where runs, words and pictures of the paper are put together: every figure by one command."""

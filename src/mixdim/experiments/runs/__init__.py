@@ -1,0 +1,1 @@
+"""One run: its options, its model, training it, opening it again."""

@@ -1,0 +1,268 @@
+"""Many runs, recorded one by one: skip what is finished, go on after a failure, stop at any time.
+
+Knows nothing about figures; one run is the business of sweep_worker.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mixdim.arguments import whole_number
+from mixdim.data import Dataset
+from mixdim.experiments.runs.build_model import build_model, check_fits
+from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.train import plan_of
+from mixdim.experiments.sweeps.measure import Outcome
+from mixdim.experiments.sweeps.records import Record, append_record, read_records, record_key
+from mixdim.experiments.sweeps.run_locks import RunLocks
+from mixdim.experiments.sweeps.worker import Worker, get_ready, remove_abandoned_folders, some_done
+from mixdim.planning.from_counts import FloorWarning
+from mixdim.planning.plan import Plan
+from mixdim.planning.sizing import largest_base_dim
+from mixdim.training.evaluation import Progress
+from mixdim.training.signals import StopRequests
+
+SECONDS_BETWEEN_LOOKS = 0.2  # how long a request to stop may wait
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run that a sweep should make.
+
+    With a `model_budget`, parameters of the whole model, the config says neither base_dim nor budget.
+    """
+
+    config: RunConfig
+    model_budget: int | None = None
+
+
+class InfeasibleBudgetError(ValueError):
+    """A budget below what the narrowest model has."""
+
+
+class SweepStopped(Exception):  # noqa: N818  # nothing went wrong
+    """A signal stopped the sweep; what was finished is in the records."""
+
+    def __init__(self, signal_name: str, finished: int, total: int) -> None:
+        self.signal_name = signal_name
+        super().__init__(f"stopped by {signal_name} after {finished} of {total} runs")
+
+
+def run_sweep(
+    runs: Sequence[SweepRun],
+    records: Path,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    on_record: Callable[[Record], None] | None = None,
+) -> list[Record]:
+    """Make every run that is not finished in the file `records`, and return the records of all.
+
+    - `jobs`: runs at a time, each in a process of its own; they divide torch's threads.
+    - `progress("runs", done, total, note)` is called at the start and after every run, and again and
+      again while the runs that are left are under way in other sweeps.
+    - `on_record`: called with each record as soon as it is written, or found to be finished.
+
+    The records come in the order of the runs. A run that fails, also by a budget that no model meets,
+    is recorded as failed, and made again by the next sweep. SIGINT and SIGTERM raise `SweepStopped`;
+    the runs under way are thrown away. Sweeps may share a file at the same time, and then share the
+    work: none makes a run that another has begun, but waits for its record, or for its death.
+    """
+    jobs = whole_number(jobs, "jobs")
+    _check_place(records)
+    asked = _solve(runs)
+    threads = max(1, torch.get_num_threads() // jobs)
+    waiting = list({run.key: run for run in asked}.values())
+    total = len(waiting)
+    working: dict[Worker, _Asked] = {}
+    before = _recorded(records)
+
+    def show(note: str = "") -> None:
+        if progress is not None:
+            progress("runs", total - len(waiting) - len(working), total, note)
+
+    def tell(record: Record) -> None:
+        if on_record is not None:
+            on_record(record)
+        show(record.error or "")
+
+    def keep(run: _Asked, outcome: Outcome) -> None:
+        record = outcome.record(run.config, key=run.key, model_budget=run.model_budget)
+        append_record(records, record)
+        locks.release(run.key)
+        tell(record)
+
+    def begin(run: _Asked) -> None:
+        """Make a run that is ours, unless another sweep has recorded it since this one began."""
+        waiting.remove(run)
+        record = _recorded(records).get(run.key)
+        if record is not None and (record.finished or record != before.get(run.key)):
+            locks.release(run.key)
+            tell(record)
+        elif run.error is not None:
+            keep(run, Outcome(error=run.error))
+        else:
+            working[Worker(run.config, threads=threads)] = run
+
+    show()
+    with StopRequests(every=True) as stopped, RunLocks(records) as locks:
+        for run in list(waiting):
+            if (record := before.get(run.key)) is not None and record.finished:
+                waiting.remove(run)
+                tell(record)
+        try:
+            remove_abandoned_folders()
+            if any(run.error is None for run in waiting):
+                get_ready(stopped, seconds=SECONDS_BETWEEN_LOOKS)
+            while waiting or working:
+                if stopped.name is not None:
+                    left = len(waiting) + len(working)
+                    raise SweepStopped(stopped.name, total - left, total)
+                for run in list(waiting):
+                    if len(working) < jobs and not stopped() and locks.take(run.key):
+                        begin(run)
+                if waiting and len(working) < jobs and not stopped():
+                    show(f"{len(waiting)} under way in other sweeps")
+                for worker in some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS):
+                    keep(working.pop(worker), worker.finish())
+        finally:
+            for worker in working:
+                worker.stop()
+            remove_abandoned_folders()
+    found = {record.key: record for record in read_records([records])} if asked else {}
+    # Budgets so close that they allow the same base_dim share a run.
+    return [
+        replace(record, config={**record.config, "model_budget": run.model_budget})
+        for run, record in ((run, found[run.key]) for run in asked)
+    ]
+
+
+def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> RunConfig:
+    """The effective config with the largest base_dim whose whole model meets a budget.
+
+    Everything that is trained counts: tables, projections, MLPs and biases. The error says the smallest
+    feasible budget: that of width 1.
+    """
+    model_budget = whole_number(model_budget, "model_budget")
+    for option in ("base_dim", "budget", "plan"):
+        if getattr(config, option) is not None:
+            raise ValueError(f"give model_budget or {option}, not both")
+    config = replace(config, base_dim=1).effective(dataset.task)
+    check_fits(config, dataset)
+
+    @cache
+    def planned(base_dim: int) -> Plan:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FloorWarning)  # widths are only tried here
+            return plan_of(replace(config, base_dim=base_dim), dataset)
+
+    @cache
+    def beside(base_dim: int) -> int:
+        """Parameters that are not embeddings."""
+        with torch.device("meta"):
+            model = build_model(config, planned(base_dim), num_dense=dataset.num_dense, mean=0.0)
+        return sum(p.numel() for p in model.parameters()) - planned(base_dim).num_parameters
+
+    narrowest = planned(1)
+    if model_budget < narrowest.num_parameters + beside(1):
+        raise InfeasibleBudgetError(
+            f"model_budget of {model_budget:,} parameters is too small: the smallest feasible is "
+            f"{narrowest.num_parameters + beside(1):,}, one for each of {narrowest.num_rows:,} rows and "
+            f"{beside(1):,} beside the embeddings"
+        )
+    sizes = np.array([block.size for block in narrowest.blocks])
+    row_probs = np.array([block.row_prob for block in narrowest.blocks])
+
+    def widest_beside(base_dim: int) -> int:
+        """The largest base_dim of embeddings in what the rest of a model of some base_dim leaves."""
+        left = model_budget - beside(base_dim)
+        if left < narrowest.num_parameters:
+            return 0
+        rounding, temperature = config.rounding, config.temperature
+        assert temperature is not None
+        return largest_base_dim(
+            sizes,
+            row_probs,
+            temperature=temperature,
+            budget=left,
+            rounding=rounding,  # type: ignore[arg-type]  # planned(1) checked it
+        )
+
+    # The rest of a model never shrinks as vectors widen, so what is left to embeddings never grows.
+    low, high = 1, widest_beside(1) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if widest_beside(middle) >= middle else (low, middle)
+    # A block that reaches full width sheds its projection, so a little below a fit there may be none.
+    while planned(low).num_parameters + beside(low) > model_budget:
+        low -= 1
+    return replace(config, base_dim=low)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A run with its base_dim solved, or why it cannot be."""
+
+    config: RunConfig
+    model_budget: int | None
+    key: str
+    error: str | None = None
+
+
+def _solve(runs: Sequence[SweepRun]) -> list[_Asked]:
+    """Solve and name the runs; what is wrong with all of them is found here, before the first starts."""
+    opened = cache(Dataset)
+
+    @cache
+    def within(config: RunConfig, model_budget: int) -> RunConfig | InfeasibleBudgetError:
+        assert config.data is not None
+        try:
+            return config_within(config, opened(config.data), model_budget)
+        except InfeasibleBudgetError as error:
+            return error
+
+    asked = []
+    for run in runs:
+        if run.config.data is None:
+            raise ValueError("data is missing: every run of a sweep needs a prepared folder")
+        dataset = opened(str(Path(run.config.data).resolve()))
+        # The folder of the run is thrown away, and its curves with it.
+        config = replace(run.config, data=str(dataset.path), tensorboard=False)
+        if config.plan is not None:
+            config = replace(config, plan=str(Path(config.plan).resolve()))
+        config = config.effective(dataset.task)
+        if run.model_budget is None:
+            asked.append(_Asked(config, None, record_key(config, dataset.fingerprint)))
+            continue
+        solved = within(replace(config, seed=0), run.model_budget)  # the same for every seed
+        if isinstance(solved, InfeasibleBudgetError):
+            key = record_key(config, dataset.fingerprint, model_budget=run.model_budget)
+            asked.append(_Asked(config, run.model_budget, key, str(solved)))
+        else:
+            config = replace(solved, seed=config.seed)
+            asked.append(_Asked(config, run.model_budget, record_key(config, dataset.fingerprint)))
+    return asked
+
+
+def _recorded(records: Path) -> dict[str, Record]:
+    """What is recorded by now, by key; a sweep that shares the file may have done it."""
+    if not records.exists():
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a torn line is mended by the next append
+        return {record.key: record for record in read_records([records])}
+
+
+def _check_place(records: Path) -> None:
+    """Say now what would otherwise be found out when the first run is recorded."""
+    if records.exists() and not records.is_file():
+        raise ValueError(f"records must be a file, and {records} is none")
+    if not records.resolve().parent.is_dir():
+        raise FileNotFoundError(f"cannot write {records}: there is no directory {records.parent}")

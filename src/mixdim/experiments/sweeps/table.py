@@ -1,0 +1,62 @@
+"""How the results of a sweep look in a terminal. Knows nothing about how runs are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from mixdim.experiments.sweeps.recommend import Measured, Spread, loss_of, spread
+from mixdim.experiments.sweeps.records import Record, replicates
+from mixdim.printing import align
+
+
+def sweep_table(records: Sequence[Record]) -> str:
+    """One line a configuration: its test loss over the seeds, and how it differs from uniform.
+
+    The loss is that of the weights that were best in validation. The difference is taken seed by seed
+    to the uniform run within the same budget; each ± is a standard deviation over the seeds.
+    """
+    groups = replicates(records)
+    if not groups:
+        return "no run is finished yet"
+    uniform = {_rivalry(group[0]): group for group in groups if group[0].config["temperature"] == 0}
+    loss = f"test {groups[0][0].loss_name}"
+    head = ["model budget", "temperature", "base_dim", "parameters", loss, "±", "minus uniform", "±"]
+    lines = [[*head, "seeds", "s"]]
+    for group in groups:
+        one = Measured(tuple(group))
+        rivals = uniform.get(_rivalry(group[0]), []) if one.temperature else []
+        budget = group[0].config["model_budget"]
+        lines.append([
+            "-" if budget is None else f"{budget:,}",
+            f"{one.temperature:g}",
+            one.base_dims,
+            f"{one.parameters:,.0f}",
+            *_cells(one.loss("test"), ".4f"),
+            *_cells(_paired_difference(group, rivals), "+.4f"),
+            str(len(group)),
+            f"{one.seconds:.0f}",
+        ])  # fmt: skip
+    return "\n".join(align(lines))
+
+
+def _rivalry(record: Record) -> str:
+    """What a mixed run has in common with the uniform one that it is compared with."""
+    own = {"seed", "data", "base_dim", "temperature"}
+    return json.dumps({name: value for name, value in record.config.items() if name not in own})
+
+
+def _paired_difference(group: Sequence[Record], rivals: Sequence[Record]) -> Spread | None:
+    theirs = {rival.config["seed"]: loss_of(rival, "test") for rival in rivals}
+    gains = []
+    for record in group:
+        mine, other = loss_of(record, "test"), theirs.get(record.config["seed"])
+        if mine is not None and other is not None:
+            gains.append(mine - other)
+    return spread(gains) if gains else None
+
+
+def _cells(value: Spread | None, form: str) -> list[str]:
+    if value is None:
+        return ["", ""]
+    return [f"{value.mean:{form}}", "" if value.std is None else f"{value.std:.4f}"]

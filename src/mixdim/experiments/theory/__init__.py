@@ -1,0 +1,1 @@
+"""The experiments of the theory: recovery, allocation, completion."""

@@ -1,0 +1,1 @@
+"""Other people's libraries: one thin file each. None yet."""

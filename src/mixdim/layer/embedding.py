@@ -1,0 +1,115 @@
+"""The layer: a table for each feature, or one in the place of nn.Embedding.
+
+Knows nothing about models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixdim.kernels.interaction import lookup_interaction
+from mixdim.layer.ids import require_integers
+from mixdim.layer.interaction import check_interaction_shapes, dot_interaction, kernels_take
+from mixdim.layer.mixed_tables import MixedTables
+from mixdim.planning.plan import Plan
+
+
+class FeatureEmbeddings(MixedTables):
+    """The vectors of all categorical features of a sample: a table for each feature (paper, Alg. 2).
+
+    Takes the options of `MixedTables`.
+
+    >>> import mixdim
+    >>> layer = FeatureEmbeddings(mixdim.plan([1000, 20, 3], temperature=0.3, base_dim=16))
+    >>> layer(torch.tensor([[999, 19, 2], [0, 0, 0]])).shape
+    torch.Size([2, 3, 16])
+    >>> layer(torch.tensor([[1000, 0, 0]]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    mixdim.layer.ids.IdOutOfRangeError: id 1000 of feature '0' is out of range: ...rows, ...
+    """
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up one id for each sample and feature: (batch, feature) -> (batch, feature, base_dim)."""
+        require_integers(ids, "ids")
+        self._check_shape(ids)
+        return self._lookup(ids)
+
+    def bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Look up a bag of ids for each feature and sample and pool it: -> (batch, feature, base_dim).
+
+        The bag of a feature and a sample is `values[offsets[i] : offsets[i + 1]]` with
+        `i = feature * batch + sample`, as in TorchRec and FBGEMM; it may be empty. `weights`, one for
+        each value, multiply the vectors before they are added. An empty bag gives zeros (ones for
+        "product"); "concat" needs bags of one length and gives (batch, feature, length * base_dim).
+        """
+        return self._lookup_bags(values, offsets, weights)
+
+    def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """Return `mixdim.dot_interaction(dense, layer(ids))`: what DLRM's top MLP reads.
+
+        (batch, base_dim), (batch, feature) -> (batch, base_dim + (feature + 1) * feature / 2). The fast
+        path never stores the vectors of the features: it looks them up again for the gradient.
+        """
+        require_integers(ids, "ids")
+        self._check_shape(ids)
+        check_interaction_shapes(dense.shape, (*ids.shape, self.base_dim))
+        if torch.compiler.is_compiling() or not (self.takes_kernels(ids) and kernels_take(dense)):
+            return dot_interaction(dense, self._lookup(ids))
+        return lookup_interaction(dense, ids, self.kernel_arguments())
+
+    def _check_shape(self, ids: Tensor) -> None:
+        if ids.dim() != 2 or ids.shape[1] != self.plan.num_features:
+            raise ValueError(
+                f"ids must have shape (batch, {self.plan.num_features} features), got {tuple(ids.shape)}"
+            )
+
+
+class MixedDimEmbedding(MixedTables):
+    """One table of mixed dimensions, in the place of an `nn.Embedding`.
+
+    Takes the options of `MixedTables`; `order` may be the permutation itself.
+
+    >>> import mixdim
+    >>> counts = {"item": [9, 5, 4, 1, 1, 1]}
+    >>> plan = mixdim.plan({"item": 6}, counts=counts, bands=2, temperature=0.5, base_dim=4)
+    >>> table = MixedDimEmbedding(plan)
+    >>> table(torch.tensor([[0, 1, 5], [2, 2, 2]])).shape
+    torch.Size([2, 3, 4])
+    """
+
+    def __init__(self, plan: Plan, *, order: Any = None, **options: Any) -> None:
+        if isinstance(plan, Plan) and plan.num_features != 1:
+            names = ", ".join(plan)
+            raise ValueError(
+                f"MixedDimEmbedding takes the plan of one feature, got {plan.num_features} ({names}): "
+                f"pass plan[{next(iter(plan))!r}]"
+            )
+        if order is not None and not isinstance(order, Mapping):
+            order = {next(iter(plan)): order}
+        super().__init__(plan, order=order, **options)
+
+    @property
+    def num_embeddings(self) -> int:
+        """Rows, by the name that nn.Embedding uses."""
+        return self.plan.num_rows
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width of the vectors, by the name that nn.Embedding uses."""
+        return self.base_dim
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up ids of any shape: (...) -> (..., base_dim)."""
+        require_integers(ids, "ids")
+        return self._lookup(ids.reshape(-1, 1)).view(*ids.shape, self.base_dim)
+
+    def bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Look up and pool the bags `values[offsets[i] : offsets[i + 1]]`: -> (batch, base_dim).
+
+        Weights, empty bags and "concat" are as in `FeatureEmbeddings.bags`.
+        """
+        return self._lookup_bags(values, offsets, weights).squeeze(1)

@@ -1,0 +1,213 @@
+"""From what a user knows about the data to a plan: block, size, solve. Knows nothing about tables."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from mixdim.arguments import nonnegative_vector, real_number, unit_interval, whole_number
+from mixdim.planning.blocking import Blocks, equal_mass_bands, whole_feature
+from mixdim.planning.budget import parse_budget
+from mixdim.planning.plan import Block, Feature, Plan, UnknownFeatureError
+from mixdim.planning.sizing import (
+    Rounding,
+    check_rounding,
+    largest_base_dim,
+    power_law_dims,
+    round_dims,
+    smallest_temperature,
+)
+
+
+class FloorWarning(UserWarning):
+    """Most rows are stored at width 1, where temperature does nothing."""
+
+
+@runtime_checkable
+class CountedFeatures(Protocol):
+    """What knows its features' rows and how often each was asked for: a `mixdim.data.Dataset`."""
+
+    @property
+    def cardinalities(self) -> Mapping[str, int]:
+        """Rows of each feature."""
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """How often each row of each feature was queried."""
+
+    @property
+    def ids_per_sample(self) -> Mapping[str, float]:
+        """Mean number of ids of the features that have more or fewer than one."""
+
+
+def plan(
+    rows: Mapping[str, int] | Sequence[int] | CountedFeatures,
+    *,
+    temperature: float | None = None,
+    base_dim: int | None = None,
+    budget: int | str | None = None,
+    counts: Mapping[str, Any] | Sequence[Any] | None = None,
+    bands: int | Mapping[str, int] | Sequence[int] = 1,
+    ids_per_sample: float | Mapping[str, float] | Sequence[float] | None = None,
+    rounding: Rounding = "power_of_two",
+) -> Plan:
+    """Plan how wide each block of each feature is stored.
+
+    Give two of `temperature`, `base_dim` and `budget`; the third is solved: the largest base_dim, or
+    the smallest temperature (to three decimals), that keeps within the budget.
+
+    - `rows`: rows of each feature, by name; or a sequence, then the names are "0", "1", ...; or a
+      `mixdim.data.Dataset`, which brings its counts and ids per sample with it.
+    - `temperature`: 0 is uniform, 1 proportional to popularity (the paper's alpha).
+    - `base_dim`: width of the vectors that leave the layer, and of the most popular block.
+    - `budget`: parameters that the layer may have, projections included, or float32 bytes ("64MB").
+    - `counts`: how often each row of a feature was queried, row by row.
+    - `bands`: blocks of equal popularity mass to cut each feature into; more than 1 needs counts. The
+      layer then takes ids in descending order of popularity, or the permutation in `plan.orders`.
+    - `ids_per_sample`: mean number of ids that a sample has in a feature, 1 if not given.
+    - `rounding`: "power_of_two" or "integer".
+
+    The popularity p of a block is the mean over its rows of the probability that a sample asks for
+    the row: (ids per sample) * (share of the feature's queries) / (rows). Widths follow the ratio of p
+    to the largest p of all features, so features compete for one budget. (The paper once writes p as
+    a sum over rows, which would make bands of equal mass equally wide.)
+
+    >>> import mixdim
+    >>> small = mixdim.plan({"user": 6040, "item": 3706}, temperature=0.3, budget="1MB")
+    >>> small.base_dim, small.num_parameters, [block.dim for block in small.blocks]
+    (26, 193412, [16, 26])
+    """
+    if isinstance(rows, CountedFeatures):
+        counts = rows.counts if counts is None else counts
+        ids_per_sample = rows.ids_per_sample if ids_per_sample is None else ids_per_sample
+        rows = rows.cardinalities
+    if isinstance(rows, str) or not isinstance(rows, Mapping | Sequence | np.ndarray):
+        raise TypeError(f"rows must be a mapping or a sequence of row counts, got {rows!r}")
+    rows = rows if isinstance(rows, Mapping) else {str(i): n for i, n in enumerate(rows)}
+    if not rows:
+        raise ValueError("rows must name at least one feature, got none")
+    sizes = {name: whole_number(n, f"rows of feature {name!r}") for name, n in rows.items()}
+    if [temperature, base_dim, budget].count(None) != 1:
+        raise ValueError("give exactly two of temperature, base_dim and budget; the third is solved")
+    check_rounding(rounding)
+
+    blocks = cut_features(
+        sizes, per_feature(counts, "counts", sizes), per_feature(bands, "bands", sizes)
+    )
+    ids = {
+        name: real_number(z, f"ids_per_sample of feature {name!r}")
+        for name, z in per_feature(ids_per_sample, "ids_per_sample", sizes).items()
+    }
+    for name, mean in ids.items():
+        if mean <= 0:
+            raise ValueError(f"ids_per_sample of feature {name!r} must be above 0, got {mean}")
+    block_sizes = np.concatenate([feature.block_sizes for feature in blocks.values()])
+    row_probs = np.concatenate(
+        [ids.get(name, 1.0) * feature.row_probs for name, feature in blocks.items()]
+    )
+
+    if base_dim is not None:
+        base_dim = whole_number(base_dim, "base_dim")
+    if temperature is not None:
+        temperature = unit_interval(temperature, "temperature")
+    if base_dim is None:
+        assert temperature is not None
+        base_dim = largest_base_dim(
+            block_sizes,
+            row_probs,
+            temperature=temperature,
+            budget=parse_budget(budget),
+            rounding=rounding,
+        )
+    elif temperature is None:
+        temperature = smallest_temperature(
+            block_sizes,
+            row_probs,
+            base_dim=base_dim,
+            budget=parse_budget(budget),
+            rounding=rounding,
+        )
+    exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
+    block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
+    answer = assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, temperature=temperature)
+    if temperature > 0 and answer.floor_share > 0.5:
+        remedy = (
+            f"base_dim {base_dim} is too small for it; give a budget instead to solve for base_dim"
+            if budget is None
+            else "the budget leaves little else for so many rows"
+        )
+        warnings.warn(
+            f"{answer.floor_share:.0%} of the rows sit at width 1, the floor, where temperature "
+            f"{temperature:g} does nothing: {remedy}",
+            FloorWarning,
+            stacklevel=2,
+        )
+    return answer
+
+
+def per_feature(values: Any, argument: str, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Spread an argument over the features: by name, in their order, or the same for all."""
+    if values is None:
+        return {}
+    if isinstance(values, Mapping):
+        for name in values:
+            if name not in sizes:
+                raise UnknownFeatureError.among(name, sizes)
+        return dict(values)
+    if argument != "counts" and np.ndim(values) == 0:
+        return dict.fromkeys(sizes, values)
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        raise TypeError(f"{argument} must be a mapping by feature name, got {values!r}")
+    if len(values) != len(sizes):
+        raise ValueError(
+            f"{argument} must have one entry for each of {len(sizes)} features, got {len(values)}"
+        )
+    return dict(zip(sizes, values, strict=True))
+
+
+def cut_features(
+    sizes: Mapping[str, int], counts: Mapping[str, Any], bands: Mapping[str, Any]
+) -> dict[str, Blocks]:
+    """Block every feature: as a whole, or into bands of equal popularity mass."""
+    blocks = {}
+    for name, num_rows in sizes.items():
+        num_bands = whole_number(bands.get(name, 1), f"bands of feature {name!r}")
+        if name in counts:
+            feature_counts = nonnegative_vector(counts[name], f"counts of feature {name!r}")
+            if len(feature_counts) != num_rows:
+                raise ValueError(
+                    f"counts of feature {name!r} must have one entry for each of its {num_rows} "
+                    f"rows, got {len(feature_counts)}"
+                )
+        elif num_bands > 1:
+            raise ValueError(f"bands={num_bands} of feature {name!r} need its counts: counts={{...}}")
+        blocks[name] = (
+            equal_mass_bands(feature_counts, num_bands) if num_bands > 1 else whole_feature(num_rows)
+        )
+    return blocks
+
+
+def assemble_plan(
+    blocks: Mapping[str, Blocks],
+    row_probs: np.ndarray,
+    block_dims: np.ndarray,
+    *,
+    base_dim: int,
+    temperature: float,
+) -> Plan:
+    """Put names, blocks and widths together."""
+    features, orders, done = [], [], 0
+    for name, cut in blocks.items():
+        here = slice(done, done + cut.num_blocks)
+        columns = (cut.block_starts, cut.block_sizes, block_dims[here], row_probs[here])
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        features.append(
+            Feature(name, int(cut.block_sizes.sum()), tuple(Block(*row) for row in rows), cut.num_asked)
+        )
+        if cut.order is not None:
+            orders.append((name, cut.order))
+        done += cut.num_blocks
+    return Plan(base_dim, temperature, tuple(features), tuple(orders))

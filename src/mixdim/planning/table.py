@@ -1,0 +1,80 @@
+"""How a plan looks in a terminal. Knows nothing about how to make one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mixdim.planning.budget import format_bytes
+from mixdim.printing import align, printable
+
+if TYPE_CHECKING:
+    from mixdim.planning.plan import Plan
+
+MOST_LINES = 60  # a longer table shows its beginning and its end
+LAST_LINES = 15
+
+
+def plan_table(plan: Plan) -> str:
+    """Write a plan as a table with one line a block, its cost, and what to know about it."""
+    head = f"Mixed dimension plan: base_dim {plan.base_dim}, temperature {plan.temperature:g}"
+    return "\n".join([head, "", *_table(plan), "", *cost_lines(plan), *map(printable, notes(plan))])
+
+
+def cost_lines(plan: Plan) -> list[str]:
+    """What the plan costs: parameters, bytes, bytes to train, and the uniform width for the same."""
+    id_maps = ""
+    if plan.id_map_bytes:
+        id_maps = f", {format_bytes(plan.id_map_bytes)} of it the rank of each id"
+    return [
+        f"{plan.num_parameters:,} parameters: {plan.table_parameters:,} in tables, "
+        f"{plan.projection_parameters:,} in projections",
+        f"{format_bytes(plan.nbytes())} in float32, "
+        f"{format_bytes(plan.nbytes(optimizer='amsgrad'))} with AMSGrad state{id_maps}",
+        f"the cost of uniform width {plan.equivalent_uniform_dim:.3g}",
+    ]
+
+
+def notes(plan: Plan) -> list[str]:
+    """What a reader of the plan should know and might not see in its table."""
+    lines = [
+        f"note: {feature.name} has {len(feature.blocks)} of the {feature.bands_asked} bands asked: "
+        "single rows hold more than a band's share of the queries, or there are too few rows"
+        for feature in plan.features
+        if len(feature.blocks) < feature.bands_asked
+    ]
+    shuffled = [name for name, order in plan.named_orders if (order[1:] < order[:-1]).any()]
+    if shuffled:
+        lines.append(
+            f"note: the ids of {', '.join(shuffled)} are not in order of popularity: "
+            "a layer of this plan holds the rank of each; its JSON does not"
+        )
+    return lines
+
+
+def _table(plan: Plan) -> list[str]:
+    header = ["feature", "band", "rows", "dim", "row prob", "parameters", "share"]
+    lines, in_all = [], plan.num_parameters
+    for feature in plan.features:
+        for number, block in enumerate(feature.blocks, start=1):
+            parameters = block.size * block.dim
+            if block.dim < plan.base_dim:
+                parameters += block.dim * plan.base_dim
+            line = [
+                feature.name if number == 1 else "",
+                f"{number}/{len(feature.blocks)}",
+                f"{block.size:,}",
+                str(block.dim),
+                f"{block.row_prob:.2e}",
+                f"{parameters:,}",
+                f"{parameters / in_all:.1%}",
+            ]
+            lines.append(line)
+    if len(lines) > MOST_LINES:
+        hidden = len(lines) - MOST_LINES
+        elided = [f"... {hidden:,} more", *[""] * (len(header) - 1)]
+        lines = [*lines[: MOST_LINES - LAST_LINES], elided, *lines[-LAST_LINES:]]
+    total = ["total", "", f"{plan.num_rows:,}", "", "", f"{in_all:,}", ""]
+    lines = [header, *lines, total]
+    if all(len(feature.blocks) == 1 for feature in plan.features):
+        lines = [[line[0], *line[2:]] for line in lines]
+    return align(lines)

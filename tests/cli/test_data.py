@@ -1,0 +1,117 @@
+import json
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+from test_cli import output
+
+import mixdim.data
+
+
+def write_table(path):
+    lines = ["click,site,user,age,tags", "1,a,u1,3,x|y", "0,b,u2,,", "1,a,u1,4.5,y", "0,a,u3,2,z"]
+    path.write_text("\n".join([lines[0], *lines[1:] * 10]) + "\n")
+    return path
+
+
+TABLE = ("--target", "click", "--categorical", "site,user", "--dense", "age", "--bag", "tags:|")
+
+
+def test_a_table_is_prepared_and_inspected(capsys, tmp_path):
+    raw, out = write_table(tmp_path / "clicks.csv"), tmp_path / "clicks"
+    printed = output(capsys, "prepare", "table", str(raw), "--out", str(out), *TABLE)
+    assert "3 features, rows: train 32, validation 4, test 4" in printed.out
+    assert f"next: mixdim inspect {out}" in printed.out
+    dataset = mixdim.data.open(out)
+    assert dataset.feature_names == ["site", "user", "tags"]
+    picture = tmp_path / "popularity.svg"
+    found = json.loads(output(capsys, "inspect", str(out), "--json", "--plot", str(picture)).out)
+    assert [feature["name"] for feature in found["features"]] == ["site", "user", "tags"]
+    assert picture.read_text().startswith("<?xml")
+    assert "Prepared data: binary task, 40 rows, 3 features" in output(capsys, "inspect", str(out)).out
+
+
+def test_movielens_is_prepared_from_its_zip(capsys, tmp_path):
+    ratings = "".join(
+        f"{u}::{i}::{(u + i) % 5 + 1}::{u * i}\n" for u in range(1, 21) for i in range(1, 11)
+    )
+    with zipfile.ZipFile(tmp_path / "ml-1m.zip", "w") as archive:
+        archive.writestr("ml-1m/ratings.dat", ratings)
+    out = tmp_path / "ml"
+    printed = output(capsys, "prepare", "movielens", str(tmp_path / "ml-1m.zip"), "--out", str(out))
+    assert "2 features, rows: train 160, validation 20, test 20" in printed.out
+
+
+def test_criteo_is_prepared_and_bad_rows_are_counted(capsys, tmp_path):
+    row = "\t".join(["1", *["5"] * 13, *["0000000a"] * 26])
+    raw, out = tmp_path / "train.txt", tmp_path / "criteo"
+    raw.write_text("\n".join([row] * 20 + ["garbage"] + [row] * 8) + "\n")
+    printed = output(capsys, "prepare", "criteo", str(raw), "--out", str(out), code=2)
+    assert "line 21" in printed.err
+    assert not out.exists()
+    printed = output(capsys, "prepare", "criteo", str(raw), "--out", str(out), "--max-bad", "1")
+    assert "26 features, rows: train 24, validation 2, test 2" in printed.out
+    assert "skipped malformed rows: 1 wrong number of fields" in printed.out
+
+
+@pytest.mark.parametrize("kind", ["criteo-like", "movielens-like"])
+def test_synthetic_data_is_generated_and_planned(capsys, tmp_path, kind):
+    out = tmp_path / "made"
+    output(
+        capsys,
+        "generate",
+        kind,
+        "--rows",
+        "2000",
+        "--out",
+        str(out),
+        "--scale",
+        "0.001",
+        "--skew",
+        "1.1",
+    )
+    dataset = mixdim.data.open(out)
+    assert len(np.load(out / "target.npy")) == 2000
+    plan = mixdim.plan(dataset, temperature=0.3, budget="2M", bands=4)
+    assert plan.num_parameters <= 2_000_000
+    options = ("--temperature", "0.3", "--budget", "2M", "--bands", "4", "--json")
+    assert mixdim.Plan.from_json(output(capsys, "plan", "--plan-from", str(out), *options).out) == plan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prepare", "criteo", "/nowhere.txt", "--out", "x"], "/nowhere.txt"),
+        (["prepare", "movielens", "/nowhere", "--out", "x"], "/nowhere"),
+        (["prepare", "table", "/nowhere.csv", "--out", "x", *TABLE], "/nowhere.csv"),
+        (["prepare", "table", "t.csv", "--out", "x", *TABLE[:-1], "tags"], "--bag must be a column"),
+        (["generate", "music-like", "--rows", "9", "--out", "x"], "criteo-like or movielens-like"),
+        (["generate", "criteo-like", "--rows", "0", "--out", "x"], "rows must be"),
+        (["download", "netflix"], "netflix"),
+        (["inspect", "/nowhere"], "there is no such directory"),
+    ],
+)
+def test_bad_input_is_one_clear_line(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    printed = output(capsys, *arguments, code=2)
+    assert message in printed.err
+    assert printed.err.startswith("mixdim: ")
+    assert printed.err.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_existing_folder_stays_unless_asked(capsys, tmp_path):
+    raw, out = write_table(tmp_path / "clicks.csv"), tmp_path / "clicks"
+    arguments = ("prepare", "table", str(raw), "--out", str(out), *TABLE)
+    output(capsys, *arguments)
+    assert "--overwrite replaces it" in output(capsys, *arguments, code=2).err
+    output(capsys, *arguments, "--overwrite")
+
+
+def test_a_missing_extra_is_named(capsys, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("mixdim.data")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "polars", None)
+    told = output(capsys, "inspect", str(tmp_path), code=2).err
+    assert told == "mixdim: this command needs polars: pip install 'mixdim[all]'\n"

@@ -1,0 +1,165 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import mixdim
+from mixdim.cli.main import run
+
+
+def output(capsys, *arguments, code=0):
+    assert run(list(arguments)) == code
+    return capsys.readouterr()
+
+
+PLAN = ("plan", "--cardinalities", "user=60,item=37", "--temperature", "0.3", "--base-dim", "8")
+
+
+def test_plan_prints_the_table(capsys):
+    expected = mixdim.plan({"user": 60, "item": 37}, temperature=0.3, base_dim=8)
+    assert output(capsys, *PLAN).out == f"{expected}\n"
+
+
+def test_plan_prints_and_saves_json_and_show_reads_it(capsys, tmp_path):
+    saved = tmp_path / "plan.json"
+    printed = output(capsys, *PLAN, "--json", "--save", str(saved)).out
+    assert printed == saved.read_text()
+    plan = mixdim.Plan.from_json(printed)
+    assert plan["item"].num_rows == 37
+    assert output(capsys, "show", str(saved)).out == f"{plan}\n"
+
+
+def test_plan_solves_what_is_not_given(capsys):
+    arguments = ("plan", "--cardinalities", "60,37", "--json", "--budget")
+    by_bytes = json.loads(output(capsys, *arguments, "2kB", "--temperature", "0.3").out)
+    by_count = json.loads(output(capsys, *arguments, "1300", "--base-dim", "16").out)
+    assert by_bytes["base_dim"] == mixdim.plan([60, 37], temperature=0.3, budget=500).base_dim
+    assert by_count["temperature"] == mixdim.plan([60, 37], base_dim=16, budget=1300).temperature
+
+
+def test_plan_reads_counts_and_cuts_bands(capsys, tmp_path):
+    file = tmp_path / "counts.json"
+    file.write_text('{"item": [9, 9, 3, 3, 3, 3, 3, 3], "day": 7}')
+    file_options = (
+        "plan",
+        "--plan-from",
+        str(file),
+        "--temperature",
+        "0.5",
+        "--base-dim",
+        "8",
+        "--json",
+    )
+    whole = mixdim.Plan.from_json(output(capsys, *file_options).out)
+    assert [len(feature.blocks) for feature in whole.features] == [1, 1]
+    assert "feature 'day' need its counts" in output(capsys, *file_options, "--bands", "2", code=2).err
+    file.write_text('{"item": [9, 9, 3, 3, 3, 3, 3, 3]}')
+    banded = mixdim.Plan.from_json(output(capsys, *file_options, "--bands", "2").out)
+    assert [block.size for block in banded.blocks] == [2, 6]
+
+
+def test_ids_per_sample_change_the_widths(capsys):
+    more = json.loads(output(capsys, *PLAN, "--json", "--ids-per-sample", "user=10").out)
+    assert more["features"][0]["blocks"][0]["row_prob"] == pytest.approx(10 / 60)
+
+
+def test_plot_draws_a_picture(capsys, tmp_path):
+    for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
+        picture = tmp_path / f"widths{suffix}"
+        output(capsys, *PLAN, "--plot", str(picture))
+        assert picture.read_bytes().startswith(magic)
+
+
+@pytest.mark.parametrize("option", ["--save", "--plot"])
+def test_outputs_go_through_links_and_into_pipes(capsys, tmp_path, option):
+    pipe, link, file = tmp_path / "pipe.svg", tmp_path / "link.svg", tmp_path / "file.svg"
+    link.symlink_to(file.name)
+    output(capsys, *PLAN, option, str(link))
+    assert link.is_symlink()
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    output(capsys, *PLAN, option, str(pipe))
+    reader.join(timeout=10)
+    assert pipe.is_fifo()
+    assert [len(text) for text in read] == [len(file.read_text())]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan"], "give either --cardinalities or --plan-from"),
+        (["plan", "--cardinalities", "1", "--plan-from", "f.json"], "give either"),
+        (["plan", "--cardinalities", "1,x"], "--cardinalities must be whole numbers"),
+        (["plan", "--cardinalities", ""], "--cardinalities must be whole numbers"),
+        (["plan", "--cardinalities", "a=1,a=2"], "names a feature twice"),
+        (["plan", "--cardinalities", "=1"], "a feature without a name: '=1'"),
+        (["plan", "--cardinalities", "9", "--temperature", "0", "--base-dim", f"{2**63}"], "below 2^63"),
+        (["plan", "--cardinalities", "5"], "exactly two of temperature, base_dim and budget"),
+        (
+            ["plan", "--cardinalities", "-5", "--temperature", "0", "--base-dim", "2"],
+            "at least 1, got -5",
+        ),
+        ([*PLAN, "--temperature", "1.5"], "temperature must be in [0, 1], got 1.5"),
+        ([*PLAN, "--temperature", "hot"], "'--temperature'"),
+        ([*PLAN, "--bands", "2"], "need its counts"),
+        ([*PLAN, "--rounding", "up"], "rounding must be"),
+        ([*PLAN, "--ids-per-sample", "x"], "--ids-per-sample must be a number"),
+        ([*PLAN, "--ids-per-sample", "shop=1"], "unknown feature 'shop'"),
+        ([*PLAN, "--save", "/nowhere/plan.json"], "there is no directory /nowhere"),
+        ([*PLAN, "--plot", "widths.gif"], "must end in .png, .svg, .pdf"),
+        (["plan", "--plan-from", "/nowhere.json"], "/nowhere.json: No such file or directory"),
+        (["plan", "--cardinalities", "9,9", "--temperature", "0", "--budget", "17"], "is too small"),
+        (["plan", "--cardinalities", "9", "--temperature", "0", "--budget", "lots"], "got 'lots'"),
+        (["show", "/nowhere.json"], "/nowhere.json: No such file or directory"),
+        (["show", str(Path(__file__))], "test_cli.py: not a plan"),
+        (["--nonsense"], "--nonsense"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_code_2(capsys, arguments, message):
+    printed = output(capsys, *arguments, code=2)
+    assert printed.out == ""
+    assert message in printed.err
+    assert printed.err.startswith("mixdim: ")
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [[], ["plan"], ["show"], ["demo"], ["doctor"]])
+def test_help_carries_an_example(capsys, command):
+    text = output(capsys, *command, "--help").out
+    assert "mixdim " + " ".join([*command, "-"])[:-1] in text
+    assert "xample" in text or "Start with" in text
+
+
+def test_the_version_is_an_option_too(capsys):
+    assert output(capsys, "--version").out == output(capsys, "version").out == f"{mixdim.__version__}\n"
+
+
+def test_doctor_says_which_kernels_are_in_use_and_why(capsys, monkeypatch):
+    assert "in use: the " in output(capsys, "doctor").out
+    monkeypatch.setenv("MIXDIM_KERNELS", "off")
+    assert "not in use: switched off by MIXDIM_KERNELS" in output(capsys, "doctor").out
+
+
+def test_without_a_command_there_is_help(capsys):
+    assert "Usage: mixdim" in output(capsys).out
+
+
+def test_it_runs_as_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "mixdim", "version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{mixdim.__version__}\n"
+
+
+def test_without_typer_it_says_what_to_install():
+    script = "import sys; sys.modules['typer'] = None; from mixdim.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "mixdim: the command line needs more packages: pip install 'mixdim[all]'\n"

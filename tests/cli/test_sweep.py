@@ -1,0 +1,172 @@
+"""The commands about many runs, as a user types them."""
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from mixdim.cli import sweep as cli_sweep
+from mixdim.cli.main import run
+from mixdim.experiments.sweeps.records import read_records
+from sweep_runs import wait_for
+from training_data import ratings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "run.toml").write_text("batch-size = 100\nepochs = 2\n")
+    return folder
+
+
+def sweep(folder, *more, budgets="1000,1500", records="records.jsonl"):
+    return [
+        *("sweep", "--data", str(ratings().path), "--model", "mf", "--temperatures", "0,0.3"),
+        *("--budgets", budgets, "--seeds", "2", "--config", str(folder / "run.toml")),
+        *("--records", str(folder / records), *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def swept(folder):
+    assert run(sweep(folder)) == 0
+    return folder / "records.jsonl"
+
+
+def test_a_sweep_trains_every_combination_and_prints_a_table(capsys, folder, swept):
+    assert run(sweep(folder)) == 0  # nothing is left to do
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines[1:5]] == [
+        *(["1,000", "0"], ["1,000", "0.3"], ["1,500", "0"], ["1,500", "0.3"])
+    ]
+    assert lines[5][:3] == ["next:", "mixdim", "recommend"]
+    records = read_records([swept])
+    assert len(records) == len(swept.read_text().splitlines()) == 8
+    for record in records:
+        assert record.summary["num_parameters"] <= record.config["model_budget"]
+    assert {record.config["seed"] for record in records} == {0, 1}
+
+
+def test_an_infeasible_budget_is_named_at_the_end_with_exit_code_1(capsys, folder, swept):
+    assert run(sweep(folder, budgets="10,1000")) == 1
+    printed = capsys.readouterr()
+    assert "failed: mf, temperature 0.3, budget 10, seed 1: model_budget of 10 parameters" in printed.err
+    assert printed.out.splitlines()[1].split()[0] == "1,000"
+
+
+def test_several_folders_are_taken_in_turn_by_the_seeds(capsys, folder, tmp_path):
+    link = tmp_path / "other"
+    link.mkdir()
+    for path in ratings().path.iterdir():
+        (link / path.name).symlink_to(path)
+    both = f"{ratings().path},{link}"
+    more = ["--data", both, "--temperatures", "0", "--seeds", "3"]
+    assert run(sweep(folder, *more, budgets="1000", records="turns.jsonl")) == 0
+    used = [record.config["data"] for record in read_records([folder / "turns.jsonl"])]
+    assert used == [str(ratings().path.resolve()), str(link), str(ratings().path.resolve())]
+
+
+def test_recommend_prints_the_choice_its_rival_and_a_command_that_works(capsys, swept, tmp_path):
+    assert run(["recommend", "--records", str(swept), "--loss-within", "100%"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[1].startswith("recommended")
+    assert "for this validation loss" in printed or "uniform dimensions do best here" in printed
+    command = printed.splitlines()[-1].removeprefix("train it: mixdim ").split()
+    assert run([*command[:-1], str(tmp_path / "run")]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    made = [record for record in read_records([swept]) if record.finished]
+    recorded = {record.summary["test"]["best"]["mse"] for record in made}
+    assert summary["test"]["best"]["mse"] in recorded
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["sweep", "--seeds", "0"], "seeds must be at least 1, got 0"),
+        (["sweep", "--jobs", "0"], "jobs must be at least 1, got 0"),
+        (["sweep", "--temperatures", "0,hot"], "--temperatures must be numbers such as 0,0.2,0.4"),
+        (["sweep", "--temperatures", "2"], "temperature must be in [0, 1], got 2.0"),
+        (["sweep", "--budgets", "many"], "budget must be a number of parameters"),
+        (["sweep", "--budgets", ","], "--budgets must name at least one, got ','"),
+        (["sweep", "--config", "seed.toml"], "a sweep sets seed itself"),
+        (["recommend"], "give either loss_within or budget"),
+        (["recommend", "--loss-within", "0.1"], "--loss-within must be a percentage such as 0.1%"),
+        (["recommend", "--loss-within", "x%"], "--loss-within must be a percentage such as 0.1%"),
+        (["recommend", "--budget", "1"], "below all that was measured"),
+        (["recommend", "--budget", "1", "--model", "ncf"], "no runs of model 'ncf': there are mf"),
+        (["recommend", "--budget", "1", "--data", "x"], "no runs on x"),
+    ],
+)
+def test_mistakes_are_one_line_with_exit_code_2(
+    capsys, folder, swept, tmp_path, monkeypatch, command, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seed.toml").write_text("seed = 3")
+    name, *options = command
+    full = sweep(folder, *options) if name == "sweep" else [name, "--records", str(swept), *options]
+    assert run(full) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_is_noted_about_progress_is_shown_as_it_is(monkeypatch):
+    shown = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(cli_sweep, "Console", lambda stderr: shown)
+    with cli_sweep._live_table([]) as (progress, _):
+        progress("runs", 1, 3, "no feature [/x] in [red]")
+    assert "no feature [/x] in [red]" in shown.file.getvalue()
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts a command as a terminal does, in a process group of its own."""
+
+    def start(arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "mixdim", *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    yield start
+    assert list(tmp_path.glob("mixdim-sweep-*")) + list(tmp_path.glob("pymp-*")) == []
+
+
+def test_ctrl_c_while_its_processes_still_start_is_one_line(folder, started, tmp_path):
+    records = "interrupted.jsonl"
+    with started(sweep(folder, records=records)) as process:
+        wait_for(lambda: list(tmp_path.glob("pymp-*")))  # where the socket of the forkserver will be
+        time.sleep(random.uniform(0.0, 1.0))  # it imports torch now
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)  # returns when all processes have ended
+    assert (process.returncode, out) == (130, "no run is finished yet\n")
+    assert err == "stopped by SIGINT after 0 of 8 runs; the same command goes on\n"
+    assert list(folder.glob(f"*{records}*")) == []
+
+
+def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(folder, started):
+    (folder / "long.toml").write_text("batch-size = 20\nepochs = 20\npatience = 0\n")
+    more = ["--config", str(folder / "long.toml"), "--temperatures", "0"]
+    arguments = sweep(folder, *more, budgets="1000", records="stopped.jsonl")
+    file = folder / "stopped.jsonl"
+    with started(arguments) as process:
+        wait_for(lambda: file.exists() and file.read_bytes().endswith(b"\n"))
+        os.killpg(process.pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    assert out.splitlines()[1].split()[0] == "1,000"
+    assert err == "stopped by SIGTERM after 1 of 2 runs; the same command goes on\n"
+    assert len(read_records([file])) == 1
+    assert run(arguments) == 0
+    assert len(read_records([file])) == 2

@@ -1,0 +1,336 @@
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from small_folder import change_page, sign_again, write_small_folder
+
+import mixdim
+from mixdim.data import Dataset
+from mixdim.data.generate import generate_movielens_like
+from mixdim.experiments.runs.config import RunConfig, read_config
+from mixdim.experiments.runs.train import train_run
+from mixdim.experiments.runs.trained import evaluate_run, open_run, predict_run
+from mixdim.locks import alone_at_work
+from mixdim.training import CheckpointError
+from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+DATA = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
+FEW_STEPS = {"batch_size": 100, "epochs": 4, "lr": 0.1}
+
+
+def told(name, **options):
+    return small_config(name, DATA[name](), **{**FEW_STEPS, **options})
+
+
+@pytest.fixture(scope="module", params=DATA)
+def finished(request, tmp_path_factory):
+    """The name, the folder and the summary of a finished run of each model."""
+    out = tmp_path_factory.mktemp(request.param) / "run"
+    return request.param, out, train_run(told(request.param), out)
+
+
+@pytest.fixture
+def mf_run(tmp_path):
+    train_run(told("mf", epochs=1), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_summary_says_what_was_trained_at_what_cost_how_well(finished):
+    name, out, summary = finished
+    assert json.loads((out / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert {
+        *("model", "temperature", "base_dim", "budget", "num_parameters", "embedding_parameters"),
+        *("seed", "epochs_run", "seconds", "samples_per_second", "peak_memory_bytes", "test"),
+        "validation",
+    } <= summary.keys()
+    metrics = {"mf": {"mse", "rmse", "mae"}, "ncf": {"mse", "rmse", "mae"}}.get(
+        name, {"log_loss", "accuracy", "auc", "calibration"}
+    )
+    for split in ("validation", "test"):
+        for which in ("best", "last"):
+            found = summary[split][which]
+            assert metrics | {"rows", "step", "epoch", "slices"} <= found.keys()
+            assert all(
+                metrics <= found["slices"][third].keys() for third in ("popular", "middle", "rare")
+            )
+    model = open_run(out, num_dense=DATA[name]().num_dense).model
+    assert summary["num_parameters"] == sum(p.numel() for p in model.parameters())
+    tables = [module for key, module in model.named_children() if "embedding" in key]
+    assert summary["embedding_parameters"] == sum(
+        p.numel() for table in tables for p in table.parameters()
+    )
+    assert (summary["model"], summary["base_dim"], summary["temperature"]) == (name, 8, 0.3)
+    assert (summary["epochs_run"], summary["budget"]) == (4, None)
+    plan = mixdim.Plan.from_json((out / "plan.json").read_text())
+    assert list(summary["widths"]) == list(plan)
+    widths = [width for of_feature in summary["widths"].values() for width in of_feature]
+    assert widths == [block.dim for block in plan.blocks]
+
+
+def test_evaluating_a_run_gives_the_metrics_of_its_summary(finished):
+    name, out, summary = finished
+    data = DATA[name]().path
+    for split in ("validation", "test"):
+        for weights in ("best", "last"):
+            found = evaluate_run(out, data, split=split, weights=weights)
+            assert found["step"] == summary[split][weights]["step"]
+            expected = {key: value for key, value in summary[split][weights].items() if key != "epoch"}
+            assert {**found, **expected} == found
+
+
+def test_predictions_are_the_outputs_of_the_model_or_their_probabilities(finished, tmp_path):
+    name, out, _ = finished
+    dataset, file = DATA[name](), tmp_path / "predictions.parquet"
+    start, stop = dataset.splits["validation"]
+    assert predict_run(out, dataset.path, file, split="validation") == stop - start
+    table = pl.read_parquet(file)
+    batch = dataset.rows(slice(start, stop))
+    with torch.no_grad():
+        outputs = open_run(out, num_dense=dataset.num_dense).model(batch).double().numpy()
+    expected = 1 / (1 + np.exp(-outputs)) if dataset.task == "binary" else outputs
+    np.testing.assert_allclose(table["prediction"].to_numpy(), expected, rtol=1e-5)
+    assert table["row"].to_list() == list(range(start, stop))
+    assert (table["target"].to_numpy() == batch.target.numpy()).all()
+    if dataset.task == "binary":
+        assert table["prediction"].is_between(0, 1).all()
+
+
+def test_training_from_the_saved_config_gives_the_same_weights(finished, tmp_path):
+    name, out, summary = finished
+    torch.manual_seed(12345)  # what was drawn before does not matter
+    again = train_run(read_config(out / "config.toml"), tmp_path / "again")
+    assert (tmp_path / "again" / "config.toml").read_text() == (out / "config.toml").read_text()
+    assert (tmp_path / "again" / "plan.json").read_text() == (out / "plan.json").read_text()
+    assert again["test"] == summary["test"]
+    for first in (out / "checkpoint").glob("*/tensors.safetensors"):  # the random state is in them too
+        second = tmp_path / "again" / first.relative_to(out)
+        assert first.read_bytes() == second.read_bytes()
+    dense = DATA[name]().num_dense
+    for weights in ("best", "last"):
+        first, second = (
+            open_run(folder, num_dense=dense, weights=weights).model
+            for folder in (out, tmp_path / "again")
+        )
+        assert raw_bytes(first) == raw_bytes(second)
+
+
+def test_the_seed_decides_the_weights(mf_run, tmp_path):
+    train_run(told("mf", epochs=1, seed=1), tmp_path / "other")
+    first, second = (open_run(folder, num_dense=0).model for folder in (mf_run, tmp_path / "other"))
+    assert raw_bytes(first) != raw_bytes(second)
+
+
+def test_data_with_bags_is_trained_and_measured(tmp_path):
+    dataset = clicks_with_bags()
+    config = small_config("dlrm", dataset, batch_size=10, epochs=1)
+    summary = train_run(config, tmp_path / "run")
+    assert evaluate_run(tmp_path / "run", dataset.path)["auc"] == summary["test"]["best"]["auc"]
+
+
+# Resuming.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": 0.3}, "was started with lr=0.1, not 0.3"),
+        ({"model": "ncf"}, "was started with model='mf', not 'ncf'"),
+        ({"seed": 4}, "was started with seed=0, not 4"),
+        ({"base_dim": 16}, "was started with base_dim=8, not 16"),
+        ({"data": "/elsewhere"}, "was started with data=.*, not '/elsewhere'"),
+    ],
+)
+def test_a_resumption_that_contradicts_the_run_is_refused(mf_run, change, message):
+    before = content(mf_run)
+    with pytest.raises(ValueError, match=message):
+        train_run(RunConfig(**change), mf_run, resume=True)
+    assert content(mf_run) == before
+
+
+def test_more_epochs_go_on_from_the_end(mf_run, tmp_path):
+    resumed = train_run(RunConfig(epochs=3, data=str(ratings().path)), mf_run, resume=True)
+    straight = train_run(told("mf", epochs=3), tmp_path / "straight")
+    assert resumed["epochs_run"] == 3
+    assert resumed["test"] == straight["test"]
+    assert read_config(mf_run / "config.toml").epochs == 3
+
+
+def test_a_finished_run_is_not_trained_again(mf_run):
+    before, lines = content(mf_run), []
+    summary = train_run(RunConfig(), mf_run, resume=True, echo=lines.append)
+    assert lines == [f"{mf_run} is finished already"]
+    assert summary == json.loads((mf_run / "summary.json").read_text())
+    assert content(mf_run) == before
+
+
+def test_without_its_summary_a_run_is_finished_again(mf_run):
+    expected = json.loads((mf_run / "summary.json").read_text())
+    (mf_run / "summary.json").unlink()
+    assert train_run(RunConfig(), mf_run, resume=True)["test"] == expected["test"]
+
+
+def test_what_a_kill_left_of_a_file_is_removed(mf_run):
+    expected = sorted(path.name for path in mf_run.iterdir())
+    (mf_run / "summary.json").rename(mf_run / ".summary.json.8charact")
+    for name in ("config.toml", "plan.json"):
+        (mf_run / f".{name}.8charact").touch()
+    train_run(RunConfig(), mf_run, resume=True)
+    assert sorted(path.name for path in mf_run.iterdir()) == expected
+
+
+def test_nothing_to_resume_is_said(tmp_path):
+    with pytest.raises(ValueError, match="holds no run to resume"):
+        train_run(RunConfig(), tmp_path / "nowhere", resume=True)
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_data_that_changed_since_the_run_began_are_refused_and_the_run_stays(tmp_path, seed):
+    data, out = tmp_path / "data", tmp_path / "run"
+    generate_movielens_like(data, rows=1_000, scale=0.0005)
+    train_run(replace(told("mf", epochs=1), data=str(data)), out)
+    generate_movielens_like(data, rows=900, scale=0.0005, seed=seed, overwrite=True)
+    before = content(out)
+    with pytest.raises(ValueError, match="other data"):
+        train_run(RunConfig(epochs=2), out, resume=True)
+    assert content(out) == before
+
+
+# Folders that are not for us.
+
+
+def test_a_run_that_another_process_is_training_is_left_alone(mf_run, tmp_path):
+    before = content(mf_run)
+    with alone_at_work(mf_run):
+        for how in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(OSError, match=f"another process is at work in {mf_run}"):
+                train_run(told("mf", epochs=2), mf_run, **how)
+    assert content(mf_run) == before
+    train_run(told("mf", epochs=2), mf_run, resume=True)
+
+
+def test_a_run_is_replaced_through_a_link_to_it(mf_run, tmp_path):
+    (tmp_path / "link").symlink_to(mf_run)
+    (mf_run / "notes").symlink_to(tmp_path)
+    train_run(told("mf", epochs=2), tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((mf_run / "summary.json").read_text())["epochs"] == 2
+    assert not (mf_run / "notes").exists()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(ratings().path, tmp_path / "data")
+
+
+def test_data_that_end_before_their_page_says_so_are_refused_at_once(folder, tmp_path):
+    config = told("mf", data=str(folder))
+    change_page(folder, lambda page: page["splits"].update(train=[0, 1_000_000_000]))
+    with pytest.raises(ValueError, match=r"meta\.json is malformed: split 'validation' must begin at"):
+        train_run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["mf", "ncf", "dlrm"])
+@pytest.mark.parametrize("wrong", [100_000, -1])
+def test_an_id_beyond_the_rows_of_its_feature_is_named(folder, tmp_path, name, wrong):
+    config = small_config(name, ratings(), **FEW_STEPS, data=str(folder))
+    ids = np.load(folder / "ids.npy")
+    ids[5, 1] = wrong
+    np.save(folder / "ids.npy", ids)
+    sign_again(folder, "ids.npy")
+    with pytest.raises(IndexError, match=f"id {wrong} of feature 'item' is out of range"):
+        train_run(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "files", [{"thesis.tex": "x"}, {"config.toml": 'baseURL = "/"'}, {"config.toml": ""}]
+)
+@pytest.mark.parametrize("how", [{}, {"resume": True}, {"overwrite": True}])
+def test_a_folder_that_is_no_run_is_never_touched(tmp_path, files, how):
+    for name, text in {**files, "metrics.jsonl": "mine"}.items():
+        (tmp_path / name).write_text(text)
+    before = content(tmp_path)
+    with pytest.raises((FileExistsError, ValueError)):
+        train_run(told("mf"), tmp_path, **how)
+    assert content(tmp_path) == before
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FileExistsError, match="is not a folder"):
+        train_run(told("mf"), tmp_path / "file", **how)
+
+
+def test_a_link_in_the_place_of_the_folder_stays(tmp_path):
+    (tmp_path / "link").symlink_to("far/run")
+    train_run(told("mf", epochs=1), tmp_path / "link")
+    (tmp_path / "far" / "run" / "old").write_text("x")
+    train_run(told("mf", epochs=1, seed=2), tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert not (tmp_path / "far" / "run" / "old").exists()
+    assert read_config(tmp_path / "far" / "run" / "config.toml").seed == 2
+
+
+def test_a_run_is_replaced_only_if_asked(mf_run):
+    (mf_run / "checkpoint" / "old").write_text("x")
+    with pytest.raises(FileExistsError, match="--resume continues it, --overwrite replaces it"):
+        train_run(told("mf", epochs=1), mf_run)
+    train_run(told("mf", epochs=1, seed=2), mf_run, overwrite=True)
+    assert not (mf_run / "checkpoint" / "old").exists()
+    assert read_config(mf_run / "config.toml").seed == 2
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_killed_before_it_wrote_anything_can_begin_again(tmp_path, resume):
+    (tmp_path / ".config.toml.k1l3d").write_text("da")
+    assert train_run(told("mf", epochs=1), tmp_path, resume=resume)["epochs_run"] == 1
+
+
+# Data that a run does not know.
+
+
+def test_other_cardinalities_and_other_vocabularies_are_refused(mf_run, tmp_path):
+    generate_movielens_like(tmp_path / "more", rows=2_000, scale=0.001)
+    with pytest.raises(ValueError, match=r"has other features .*: 'user' has \d+ rows instead of \d+"):
+        evaluate_run(mf_run, tmp_path / "more")
+    with pytest.raises(ValueError, match=r"has other features than|of another model"):
+        evaluate_run(mf_run, clicks().path)
+
+
+def test_ids_of_another_vocabulary_or_order_are_refused(tmp_path):
+    write_small_folder(tmp_path / "one", seed=0)
+    write_small_folder(tmp_path / "two", seed=1)
+    config = small_config("dlrm", Dataset(tmp_path / "one"), batch_size=10, epochs=1)
+    train_run(config, tmp_path / "run")
+    with pytest.raises(ValueError, match="come from another vocabulary than those"):
+        evaluate_run(tmp_path / "run", tmp_path / "two")
+    (tmp_path / "run" / "summary.json").unlink()
+    meta = tmp_path / "two" / "meta.json"
+    document = json.loads(meta.read_text())
+    document["features"].reverse()
+    meta.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="their order differs"):
+        evaluate_run(tmp_path / "run", tmp_path / "two")
+
+
+def test_what_is_missing_of_a_run_is_said(mf_run, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is not a run: it has no config.toml"):
+        evaluate_run(tmp_path, ratings().path)
+    with pytest.raises(ValueError, match="weights must be best or last, got 'first'"):
+        evaluate_run(mf_run, ratings().path, weights="first")
+    for path in (mf_run / "checkpoint").iterdir():
+        (path / "state.json").unlink()
+    with pytest.raises(CheckpointError, match="is whole"):
+        evaluate_run(mf_run, ratings().path)
+    (mf_run / "plan.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"plan.json: not a plan"):
+        evaluate_run(mf_run, ratings().path)
