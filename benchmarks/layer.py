@@ -74,19 +74,22 @@ def fbgemm_adagrad(plan: mixdim.Plan, inputs: Inputs) -> Step:
 
 def row_gathers(plan: mixdim.Plan, inputs: Inputs) -> Step:
     """Read the rows of a batch and do nothing with them: one gather a width."""
-    packing = pack(plan)
-    tables = {width: torch.rand(rows, width) for width, rows in packing.table_rows.items()}
+    groups = pack(plan).groups
+    tables = {
+        name: torch.rand(sum(block.size for block in blocks), blocks[0].storage.dim)
+        for name, blocks in groups.items()
+    }
     rows_of_batches = [
         {
-            width: torch.cat([ids[:, block.feature] + block.first_row for block in blocks])
-            for width, blocks in packing.whole.items()
+            name: torch.cat([ids[:, block.feature] + block.first_row for block in blocks])
+            for name, blocks in groups.items()
         }
         for ids in inputs.ids
     ]
 
-    def gather(rows_by_width: dict[int, Tensor]) -> None:
-        for width, rows in rows_by_width.items():
-            tables[width].index_select(0, rows)
+    def gather(rows_of_tables: dict[str, Tensor]) -> None:
+        for name, rows in rows_of_tables.items():
+            tables[name].index_select(0, rows)
 
     return training_step(gather, rows_of_batches, [])
 

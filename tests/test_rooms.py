@@ -8,25 +8,26 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "mixdim"
 FILES = sorted(SOURCE.rglob("*.py"))
-BASICS = {"arguments", "files", "locks", "printing", "starting", "stopping"}
+BASICS = {"arguments", "files", "initialisation", "locks", "printing", "starting", "stopping"}
 RUNS, SWEEPS, PAPER = ({f"experiments.{name}"} for name in ("runs", "sweeps", "paper"))
-CORE = {"", "arguments", "planning", "layer", "models", "theory", "data", "training"}
+CORE = {"", "arguments", "storages", "planning", "layer", "models", "theory", "data", "training"}
 
 # A room, or a file that differs from its room, and what of the package it may import besides itself.
 # "" is the public face, `import mixdim`; naming a room allows what is in it.
 MAY_IMPORT = {
     **{name: set() for name in (*BASICS, "clipping", "data_parallel")},
     "theory": {"arguments"},
-    "planning": {"arguments", "printing"},
-    "planning.from_spectra": {"arguments", "planning", "theory.choice", "theory.spectra"},
-    "layer": {"", "arguments", "data_parallel", "kernels", "planning"},
+    "storages": {"arguments", "initialisation"},
+    "planning": {"arguments", "files", "printing", "storages"},
+    "planning.from_spectra": {"arguments", "planning", "storages", "theory.choice", "theory.spectra"},
+    "layer": {"", "arguments", "data_parallel", "initialisation", "kernels", "planning", "storages"},
     # What kernels check in the same words as the plain path, which needs no tables.
     "kernels": {"layer.ids", "layer.bags"},
     "optim": {"", "arguments", "kernels"},
-    "models": {"arguments", "layer", "planning"},
+    "models": {"arguments", "initialisation", "layer.interaction", "layer.scores", "planning"},
     "data": BASICS,
     "training": {"arguments", "locks", "optim", "planning"},
-    "integrations": {"planning", "layer", "kernels", "optim", "models"},
+    "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
     "experiments": {*CORE, *BASICS, "experiments"},
     "experiments.runs": {*CORE, "files", "locks", "printing"},
     "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
@@ -37,7 +38,9 @@ MAY_IMPORT = {
     "experiments.reproduce": {*CORE, *BASICS, "experiments"},
     "cli": {"", "data", "experiments", "kernels", "planning", "training", *BASICS},
     "__main__": {"cli"},
-    "__init__": {"clipping", "data_parallel", "layer", "optim", "planning", "starting", "training"},
+    "__init__": {
+        *("clipping", "data_parallel", "layer", "optim", "planning", "starting", "storages", "training"),
+    },
 }
 # These have extras; all others need torch, numpy and safetensors only.
 BEYOND_THE_CORE = {"__main__", "cli", "data", "experiments", "theory", "integrations"}

@@ -16,6 +16,7 @@ from mixdim.planning.from_counts import FloorWarning, plan
 from mixdim.planning.from_spectra import spectral_plan
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import power_law_dims
+from mixdim.storages import Hashed, Narrow
 from mixdim.training.loop import fit
 
 __version__ = "0.1.0"
@@ -24,7 +25,9 @@ __all__ = [
     "DistributedDataParallel",
     "FeatureEmbeddings",
     "FloorWarning",
+    "Hashed",
     "MixedDimEmbedding",
+    "Narrow",
     "Plan",
     "SparseAMSGrad",
     "UnknownFeatureError",

@@ -1,5 +1,6 @@
 import time
 
+import pytest
 import torch
 from hypothesis import given
 
@@ -8,13 +9,17 @@ from mixdim.layer.packing import pack
 from strategies import plans
 
 
+def table_rows(packing, group):
+    return sum(block.storage.stored_rows(block.size) for block in packing.groups[group])
+
+
 @given(plans())
 def test_every_row_of_the_layer_has_one_row_of_a_table(plan):
     packing = pack(plan)
-    seen = {width: [0] * rows for width, rows in packing.table_rows.items()}
+    seen = {group: [0] * table_rows(packing, group) for group in packing.groups}
     for block in packing.blocks:
-        for row in range(block.start, block.end):
-            seen[block.dim][row + block.shift] += 1
+        for row in range(block.size):
+            seen[block.storage.group][block.first_row + row] += 1
     assert all(count == 1 for counts in seen.values() for count in counts)
     assert [block.start for block in packing.blocks[1:]] == [block.end for block in packing.blocks[:-1]]
 
@@ -39,39 +44,36 @@ def test_a_layer_of_four_times_the_features_takes_about_four_times_as_long():
 
 
 @given(plans())
-def test_slots_number_the_projections_of_a_width_with_whole_features_first(plan):
+def test_slots_number_the_blocks_of_a_group_with_whole_features_first(plan):
     packing = pack(plan)
-    for width, count in packing.num_projections.items():
-        assert width < plan.base_dim
-        slots = [block.slot for block in packing.blocks if block.dim == width]
-        assert sorted(slots) == list(range(count))
-        assert [block.slot for block in packing.whole.get(width, ())] == list(
-            range(len(packing.whole.get(width, ())))
-        )
+    for group, blocks in packing.groups.items():
+        assert [block.slot for block in blocks] == list(range(len(blocks)))
+        whole = packing.whole.get(group, [])
+        assert blocks[: len(whole)] == whole
+        assert {block.storage.group for block in blocks} == {group}
 
 
 @given(plans())
 def test_a_row_of_a_table_knows_its_feature_and_rank(plan):
-    packing = pack(plan)
+    packing, names = pack(plan), tuple(plan)
     found = sorted(
-        packing.feature_row(width, row)
-        for width, rows in packing.table_rows.items()
-        for row in range(rows)
+        packing.describe_row(group, row, names)
+        for group in packing.groups
+        for row in range(table_rows(packing, group))
     )
-    expected = [(f, rank) for f, feature in enumerate(plan.features) for rank in range(feature.rows)]
-    assert found == expected
+    assert found == sorted(
+        f"row {rank} of feature {feature.name!r}"
+        for feature in plan.features
+        for rank in range(feature.rows)
+    )
 
 
-def test_whole_features_are_grouped_by_width_and_bands_by_feature():
-    plan = mixdim.plan(
-        {"a": 4, "b": 6, "c": 4},
-        counts={"b": [9, 5, 1, 1, 1, 1]},
-        bands={"b": 2},
-        temperature=0,
-        base_dim=2,
-    )
+def test_shared_rows_are_called_so():
+    plan = mixdim.plan({"a": 2, "b": 9}, temperature=0.5, base_dim=4)
+    plan = plan.with_storage("b", mixdim.Hashed(4, buckets=3))
     packing = pack(plan)
-    assert {w: [b.feature for b in blocks] for w, blocks in packing.whole.items()} == {2: [0, 2]}
-    assert {f: [b.size for b in blocks] for f, blocks in packing.bands.items()} == {1: [1, 5]}
-    assert packing.table_rows == {2: 14}
-    assert packing.num_projections == {}
+    assert list(packing.groups) == ["4", "hashed2_4"]
+    assert packing.describe_row("4", 1, ("a", "b")) == "row 1 of feature 'a'"
+    assert packing.describe_row("hashed2_4", 2, ("a", "b")) == "shared row 2 of feature 'b'"
+    with pytest.raises(IndexError, match="table hashed2_4 has no row 3"):
+        packing.describe_row("hashed2_4", 3, ("a", "b"))

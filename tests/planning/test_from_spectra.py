@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixdim
-from mixdim import FeatureEmbeddings
-from mixdim.planning.from_spectra import spectral_plan, table_error
-from mixdim.planning.plan import Block, Feature, Plan
+from mixdim import FeatureEmbeddings, Hashed, Narrow, Plan
+from mixdim.planning.feature import Feature
+from mixdim.planning.from_spectra import nearest_temperature, spectral_plan, table_error
 from strategies import ROUNDINGS
 
 
@@ -50,11 +51,11 @@ def every_plan(plan, choices):
             Feature(
                 feature.name,
                 feature.rows,
-                tuple(Block(b.start, b.size, next(widths), b.row_prob) for b in feature.blocks),
+                tuple(replace(block, storage=Narrow(next(widths))) for block in feature.blocks),
             )
             for feature in plan.features
         )
-        yield Plan(max(dims), 0.0, features, plan.named_orders)
+        yield Plan(max(dims), {"rule": "by_hand"}, features, plan.named_orders)
 
 
 @settings(max_examples=40, deadline=None)
@@ -80,7 +81,8 @@ def test_popular_rows_of_a_feature_get_the_width():
     plan = spectral_plan({"item": table}, counts={"item": counts}, budget=300, bands=2)
     popular, rare = plan.blocks
     assert popular.dim > rare.dim
-    assert 0 < plan.temperature <= 1
+    assert 0 < nearest_temperature(plan) <= 1
+    assert (plan.made_by, plan.temperature) == ({"rule": "spectral"}, None)
 
 
 def test_features_share_one_budget_by_what_their_tables_use():
@@ -182,13 +184,21 @@ def test_one_row_and_rows_nobody_asks_for():
     assert [block.dim for block in plan.blocks] == [4, 4]
 
 
-def test_temperature_is_that_of_the_power_law_nearest_to_the_widths():
+def test_the_nearest_temperature_is_a_slope_by_least_squares():
     equally_popular = spectral_plan(random_tables(6, sizes=(20, 20), width=8), budget=120)
-    assert equally_popular.temperature == 0
+    assert nearest_temperature(equally_popular) == 0
     tables = random_tables(6, sizes=(10, 40, 160), width=8)
     plan = spectral_plan(tables, budget=600)
     log_p, log_d = (np.log([getattr(b, key) for b in plan.blocks]) for key in ("row_prob", "dim"))
-    assert plan.temperature == pytest.approx(np.clip(np.polyfit(log_p, log_d, 1)[0], 0, 1), abs=5e-4)
+    slope = np.clip(np.polyfit(log_p, log_d, 1)[0], 0, 1)
+    assert nearest_temperature(plan) == pytest.approx(slope, abs=5e-4)
+
+
+def test_what_a_hashed_block_can_hold_is_not_known():
+    tables = random_tables(6, sizes=(10,), width=8)
+    plan = spectral_plan(tables, budget=60).with_storage("f0", Hashed(1, buckets=2))
+    with pytest.raises(ValueError, match="feature 'f0' has a block that is hashed"):
+        table_error(tables, plan)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,19 @@ import torch
 from hypothesis import given
 
 import mixdim
-from mixdim.planning.plan import Block, Feature, Plan
+from mixdim import Hashed, Narrow, Plan
+from mixdim.planning.feature import Block, Feature
 from strategies import plans
+
+HALF = {"rule": "power_law", "temperature": 0.5}
 
 
 def two_features():
     """Widths 4 of 4 and 2 of 4: one block of full width, one that needs a projection."""
-    wide = Feature("wide", 3, (Block(0, 3, 4, 0.3),))
-    narrow = Feature("narrow", 10, (Block(0, 1, 4, 0.2), Block(1, 9, 2, 0.05)), bands_asked=5)
-    return Plan(base_dim=4, temperature=0.5, features=(wide, narrow))
+    wide = Feature("wide", 3, (Block(0, 3, Narrow(4), 0.3),))
+    blocks = (Block(0, 1, Narrow(4), 0.2), Block(1, 9, Narrow(2), 0.05))
+    narrow = Feature("narrow", 10, blocks, bands_asked=5)
+    return Plan(base_dim=4, made_by={"rule": "by_hand", "was": HALF}, features=(wide, narrow))
 
 
 def test_the_cost_counts_tables_and_projections():
@@ -123,20 +127,35 @@ def without(key):
         ("[1]", "expected a JSON object, got list"),
         ("{}", "'mixdim.plan'"),
         ("[" * 100_000, "not a plan"),
-        (edited(version=2), "reads plans of version 1, got 2"),
+        (edited(version=3), "reads plans of version 1 and 2, got 3"),
+        (edited(version=True), "reads plans of version 1 and 2, got True"),
         (edited(features="abc"), "'features' must be a list of objects"),
         (edited(features=[]), "at least one feature"),
         (edited(base_dim=0), "base_dim must be at least 1"),
         (edited(base_dim="4"), "base_dim must be a whole number"),
         (edited(base_dim=3), "must be at most base_dim 3, got 4"),
-        (edited(temperature=float("nan")), "temperature must be in"),
+        (edited(made_by=HALF | {"temperature": float("nan")}), "temperature must be in"),
+        (edited(made_by="spectral"), "made_by must be a mapping with a \"rule\", got 'spectral'"),
+        (edited(made_by={"temperature": 0.5}), 'made_by must be a mapping with a "rule"'),
+        (edited(orders=[]), "'orders' must be an object"),
+        (edited(orders={"other": [0]}), "the order of 'other', which is none of its features"),
+        (edited(orders={"wide": [0, 1]}), "order of feature 'wide' must list its 3 ids"),
+        (edited(orders={"wide": [0, 1, 1]}), "order of feature 'wide' must list each of its ids once"),
+        (edited(orders={"wide": [0.5, 1, 2]}), "order of feature 'wide' must list its 3 ids"),
+        (edited(orders={"wide": [3, 1, 2]}), "order of feature 'wide' must list each of its ids once"),
+        (edited(orders_file="orders.safetensors"), "beside its own: read it with mixdim.Plan.load"),
         (edited(num_parameters=43), "states 43 parameters but has 42"),
-        (without("dim"), "'dim' is missing"),
+        (without("storage"), "'storage' is missing"),
         (with_block(start=2), "do not cover its 10 rows"),
         (with_block(size=8), "do not cover its 10 rows"),
         (with_block(size=-9), "size of a block of feature 'narrow' must be at least 1"),
         (with_block(row_prob=-1.0), "must not be negative"),
-        (with_block(dim=True), "must be a whole number"),
+        (with_block(storage=4), "a storage must be an object, got 4"),
+        (with_block(storage={"kind": "magic"}), "knows the storages 'narrow', 'hashed', got 'magic'"),
+        (with_block(storage={"kind": "narrow"}), "'narrow' must have dim, got nothing"),
+        (with_block(storage={"kind": "narrow", "dim": 2, "x": 1}), "must have dim, got dim, x"),
+        (with_block(storage={"kind": "narrow", "dim": True}), "dim must be a whole number"),
+        (with_block(storage={"kind": "narrow", "dim": 0}), "dim must be at least 1, got 0"),
     ],
 )
 def test_a_malformed_document_says_what_is_wrong(text, message):
@@ -147,10 +166,57 @@ def test_a_malformed_document_says_what_is_wrong(text, message):
 def test_a_name_may_be_there_once_and_must_be_text():
     feature = two_features().features[0]
     with pytest.raises(ValueError, match="'wide' is there twice"):
-        Plan(4, 0.5, (feature, feature))
+        Plan(4, HALF, (feature, feature))
     with pytest.raises(TypeError, match="name must be a non-empty string, got 3"):
-        Plan(4, 0.5, (replace(feature, name=3),))
+        Plan(4, HALF, (replace(feature, name=3),))
 
 
 def test_repr_fits_on_a_line():
-    assert repr(two_features()) == "Plan(base_dim=4, temperature=0.5, 2 features, 42 parameters)"
+    plan = replace(two_features(), made_by=HALF)
+    assert repr(plan) == f"Plan(base_dim=4, made_by={HALF}, 2 features, 42 parameters)"
+
+
+def test_a_width_alone_is_no_storage():
+    feature = two_features().features[0]
+    block = replace(feature.blocks[0], storage=4)
+    with pytest.raises(TypeError, match=r"must be a mixdim\.Narrow or another storage, got 4"):
+        Plan(4, HALF, (replace(feature, blocks=(block,)),))
+
+
+def test_the_temperature_is_that_of_the_rule_or_none():
+    assert mixdim.plan([9], temperature=0.5, base_dim=2).made_by == HALF
+    assert mixdim.plan([9], temperature=0.5, base_dim=2).temperature == 0.5
+    assert two_features().temperature is None
+
+
+def test_another_storage_takes_the_place_of_one_block():
+    plan = replace(two_features(), made_by=HALF)
+    hashed = plan.with_storage("narrow", Hashed(2, buckets=3))
+    assert [block.storage for block in hashed.blocks] == [Narrow(4), Narrow(4), Hashed(2, 3)]
+    assert hashed.num_parameters == plan.num_parameters - 2 * (9 - 3)
+    assert hashed.made_by == {"rule": "by_hand", "was": HALF}
+    twice = hashed.with_storage("narrow", Hashed(1, buckets=1, hashes=1), band=0)
+    assert twice.made_by == hashed.made_by
+    assert twice.blocks[1].storage == Hashed(1, 1, 1)
+    assert Plan.from_json(twice.to_json()) == twice
+    with pytest.raises(ValueError, match="feature 'wide' has 1 bands, got band 1"):
+        plan.with_storage("wide", Narrow(2), band=1)
+    with pytest.raises(ValueError, match="unknown feature 'x'"):
+        plan.with_storage("x", Narrow(2))
+    with pytest.raises(ValueError, match="must be at most base_dim 4, got 5"):
+        plan.with_storage("wide", Hashed(5, buckets=1))
+
+
+def test_orders_are_part_of_the_value():
+    rows = {"item": 4}
+    given = {"temperature": 0.2, "base_dim": 4, "bands": 2}
+    falling = mixdim.plan(rows, counts={"item": [9, 5, 1, 1]}, **given)
+    rising = mixdim.plan(rows, counts={"item": [1, 1, 5, 9]}, **given)
+    assert falling.features == rising.features
+    assert falling != rising
+    assert rising == mixdim.plan(rows, counts={"item": [1, 1, 5, 9]}, **given)
+    # An order that changes nothing says nothing.
+    assert falling == replace(falling, named_orders=())
+    assert (falling.id_map_bytes, rising.id_map_bytes) == (0, 16)
+    with pytest.raises(ValueError, match="the order of feature 'item' must list its 4 ids, got 3"):
+        replace(rising, named_orders=(("item", rising.orders["item"][:3]),))

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixdim import MixedDimEmbedding
-from mixdim.planning.plan import Block, Feature, Plan
+from mixdim import MixedDimEmbedding, Narrow, Plan
+from mixdim.planning.feature import Block, Feature
 from mixdim.theory.assembly import assemble
 from mixdim.theory.factorization import Factors, complete_sgd, factor_blocks, factor_exactly
 from mixdim.theory.matrices import flat_spectra, random_block_matrix
@@ -32,10 +32,10 @@ def layer_of(side):
     base_dim = side.projections[0].shape[1]
     starts = np.cumsum([0] + [len(table) for table in side.tables]).tolist()
     blocks = tuple(
-        Block(start, len(table), table.shape[1], 0.0)
+        Block(start, len(table), Narrow(table.shape[1]), 0.0)
         for start, table in zip(starts, side.tables, strict=False)
     )
-    plan = Plan(base_dim, 0.0, (Feature("side", starts[-1], blocks),))
+    plan = Plan(base_dim, {"rule": "by_hand"}, (Feature("side", starts[-1], blocks),))
     layer = MixedDimEmbedding(plan, dtype=torch.float64)
     projections = [p if len(p) < base_dim else None for p in side.projections]
     layer.load_blocks("side", side.tables, projections)

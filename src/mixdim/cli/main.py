@@ -19,8 +19,8 @@ from mixdim.cli import theory as cli_theory
 from mixdim.cli import train as cli_train
 from mixdim.cli.outcome import end_with, interruptible, warnings_as_lines
 from mixdim.cli.progress import progress_bars
-from mixdim.files import write_atomically
 from mixdim.planning.feature_file import FORMS, FeatureList, read_features
+from mixdim.planning.table import rule_in_words
 from mixdim.stopping import Terminated
 
 app = typer.Typer(
@@ -151,11 +151,7 @@ def show(
     plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Print a saved plan."""
-    try:
-        answer = mixdim.Plan.from_json(file.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
-    _deliver(answer, save=None, plot=plot, as_json=False)
+    _deliver(mixdim.Plan.load(file), save=None, plot=plot, as_json=False)
 
 
 @app.command(epilog="Example: `mixdim demo --out demo`")
@@ -263,13 +259,13 @@ def _deliver(
     drawn: dict[str, mixdim.Plan] | None = None,
 ) -> None:
     if save is not None:
-        write_atomically(save, answer.to_json())
+        answer.save(save)
     if plot is not None:
         from mixdim.experiments.figures.drawing import (  # matplotlib is an extra
             save_figure,
             widths_figure,
         )
 
-        plans = drawn or {f"temperature {answer.temperature:g}": answer}
+        plans = drawn or {rule_in_words(answer.made_by): answer}
         save_figure(widths_figure(plans), plot)
     typer.echo(answer.to_json() if as_json else str(answer), nl=not as_json)

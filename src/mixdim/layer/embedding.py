@@ -15,6 +15,7 @@ from mixdim.kernels.interaction import lookup_interaction
 from mixdim.layer.ids import require_integers
 from mixdim.layer.interaction import check_interaction_shapes, dot_interaction, kernels_take
 from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.paths import look_up, look_up_bags
 from mixdim.planning.plan import Plan
 
 
@@ -36,7 +37,7 @@ class FeatureEmbeddings(MixedTables):
         """Look up one id for each sample and feature: (batch, feature) -> (batch, feature, base_dim)."""
         require_integers(ids, "ids")
         self._check_shape(ids)
-        return self._lookup(ids)
+        return look_up(self, ids)
 
     def bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Look up a bag of ids for each feature and sample and pool it: -> (batch, feature, base_dim).
@@ -46,7 +47,7 @@ class FeatureEmbeddings(MixedTables):
         each value, multiply the vectors before they are added. An empty bag gives zeros (ones for
         "product"); "concat" needs bags of one length and gives (batch, feature, length * base_dim).
         """
-        return self._lookup_bags(values, offsets, weights)
+        return look_up_bags(self, values, offsets, weights)
 
     def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
         """Return `mixdim.dot_interaction(dense, layer(ids))`: what DLRM's top MLP reads.
@@ -58,8 +59,13 @@ class FeatureEmbeddings(MixedTables):
         self._check_shape(ids)
         check_interaction_shapes(dense.shape, (*ids.shape, self.base_dim))
         if torch.compiler.is_compiling() or not (self.takes_kernels(ids) and kernels_take(dense)):
-            return dot_interaction(dense, self._lookup(ids))
+            return dot_interaction(dense, look_up(self, ids))
         return lookup_interaction(dense, ids, self.kernel_arguments())
+
+    @property
+    def feature_names(self) -> list[str]:
+        """What the features are called, in their order."""
+        return list(self.plan)
 
     def _check_shape(self, ids: Tensor) -> None:
         if ids.dim() != 2 or ids.shape[1] != self.plan.num_features:
@@ -105,11 +111,11 @@ class MixedDimEmbedding(MixedTables):
     def forward(self, ids: Tensor) -> Tensor:
         """Look up ids of any shape: (...) -> (..., base_dim)."""
         require_integers(ids, "ids")
-        return self._lookup(ids.reshape(-1, 1)).view(*ids.shape, self.base_dim)
+        return look_up(self, ids.reshape(-1, 1)).view(*ids.shape, self.base_dim)
 
     def bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Look up and pool the bags `values[offsets[i] : offsets[i + 1]]`: -> (batch, base_dim).
 
         Weights, empty bags and "concat" are as in `FeatureEmbeddings.bags`.
         """
-        return self._lookup_bags(values, offsets, weights).squeeze(1)
+        return look_up_bags(self, values, offsets, weights).squeeze(1)

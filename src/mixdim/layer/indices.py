@@ -16,40 +16,39 @@ from mixdim.layer.packing import Packing
 
 
 class Indices(NamedTuple):
-    """By feature, and by width of whole features (see `Packing.whole`). C features share a width."""
+    """By feature, and by group of whole features (see `Packing.whole`). C features share a group."""
 
     features: Tensor  # (F,) 0, 1, ...
     num_rows: Tensor  # (F,)
     feature_starts: Tensor  # (F,) first row of the layer
     order_starts: Tensor  # (F,) where its ranks begin in `rank_of_id`, or -1
-    columns: dict[int, Tensor]  # width -> (C,) the features
-    shifts: dict[int, Tensor]  # width -> (C,) from row of the layer to row of the table
-    positions: dict[int, Tensor]  # width -> (F,) each feature's place among the C, or -1
+    columns: dict[str, Tensor]  # group -> (C,) the features
+    starts: dict[str, Tensor]  # group -> (C,) their first rows of the layer
+    positions: dict[str, Tensor]  # group -> (F,) each feature's place among the C, or -1
+    slot_numbers: dict[str, Tensor]  # group -> (slots, numbers): see `Table.slot_numbers`
 
     @classmethod
     def of(cls, packing: Packing, order_starts: Sequence[int], device: torch.device) -> Indices:
         """Make them on a device."""
 
-        def tensor(numbers: Sequence[int]) -> Tensor:
+        def tensor(numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
             return torch.tensor(numbers, dtype=torch.int64, device=device)
 
         rows = packing.feature_rows
-        columns = {width: [block.feature for block in blocks] for width, blocks in packing.whole.items()}
-        shifts = {width: [block.shift for block in blocks] for width, blocks in packing.whole.items()}
-        positions: dict[int, list[int]] = {width: [-1] * len(rows) for width in columns}
-        for width, features in columns.items():
-            for place, feature in enumerate(features):
-                positions[width][feature] = place
-
-        def tensors(numbers: dict[int, list[int]]) -> dict[int, Tensor]:
-            return {width: tensor(of_width) for width, of_width in numbers.items()}
-
+        positions: dict[str, list[int]] = {group: [-1] * len(rows) for group in packing.whole}
+        for group, blocks in packing.whole.items():
+            for place, block in enumerate(blocks):
+                positions[group][block.feature] = place
         return cls(
             features=tensor(range(len(rows))),
             num_rows=tensor(rows),
             feature_starts=tensor(list(accumulate(rows, initial=0))[:-1]),
             order_starts=tensor(order_starts),
-            columns=tensors(columns),
-            shifts=tensors(shifts),
-            positions=tensors(positions),
+            columns={g: tensor([block.feature for block in own]) for g, own in packing.whole.items()},
+            starts={g: tensor([block.start for block in own]) for g, own in packing.whole.items()},
+            positions={group: tensor(places) for group, places in positions.items()},
+            slot_numbers={
+                group: tensor([type(blocks[0].storage).Table.slot_numbers(block) for block in blocks])
+                for group, blocks in packing.groups.items()
+            },
         )

@@ -1,7 +1,8 @@
 """How rows become vectors, in plain PyTorch: the specification of every faster path.
 
-Knows nothing about ids: it takes rows of the layer, already checked, -1 where there is none. Letters:
-a batch has B samples and F features, a width has C whole features, a bag lookup has V values.
+Knows nothing about ids, nor how a table stores its rows: it takes rows of the layer, already checked, -1
+where there is none, and asks the table of their block. Letters: a batch has B samples and F features, a
+group has C whole features, a bag lookup has V values.
 """
 
 from __future__ import annotations
@@ -10,136 +11,123 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mixdim.layer.bags import Bags
 from mixdim.layer.indices import Indices
 from mixdim.layer.packing import PackedBlock, Packing
+from mixdim.storages.table import Table
 
 
-class Weights(NamedTuple):
-    """What a lookup reads: where blocks are, and by width the packed table and its projections."""
+class Tables(NamedTuple):
+    """What a lookup reads: where blocks are, and the tables of all groups or of those to look up."""
 
     packing: Packing
     indices: Indices
-    tables: dict[int, Tensor]  # width -> (rows, width)
-    projections: dict[int, Tensor]  # width -> (blocks, width, base_dim); none at full width
+    of_group: dict[str, Table]  # rows of other groups give zeros
     sparse: bool  # whether tables get row-sparse gradients
     padded: bool  # whether a row may be -1
 
-    def table(self, block: PackedBlock) -> Tensor:
-        """The rows of one block: (size, width)."""
-        return self.tables[block.dim][block.first_row : block.first_row + block.size]
+    def of_block(self, block: PackedBlock) -> Table:
+        """The table of a block's group."""
+        return self.of_group[block.storage.group]
 
-    def dense(self, block: PackedBlock) -> Tensor:
-        """The vectors of all rows of one block: (size, base_dim)."""
-        return self.project(self.table(block), block.dim, block.slot)
+    def whole(self) -> Iterable[tuple[Table, str, list[PackedBlock]]]:
+        """Each table with its group and the blocks in it that are whole features."""
+        for group, blocks in self.packing.whole.items():
+            if group in self.of_group:
+                yield self.of_group[group], group, blocks
 
-    def project(self, vectors: Tensor, width: int, slots: slice | int) -> Tensor:
-        """Lift vectors of one width to base_dim: (..., C, B, width) or (..., B, width)."""
-        # A full-width block needs no lifting, so uniform dimensions cost nothing extra.
-        return vectors @ self.projections[width][slots] if width in self.projections else vectors
+    def bands(self) -> Iterable[tuple[int, list[PackedBlock]]]:
+        """The features that are cut into bands, each with the blocks to look up."""
+        for feature, blocks in self.packing.bands.items():
+            if asked := [block for block in blocks if block.storage.group in self.of_group]:
+                yield feature, asked
+
+    def stack(self, planes: dict[int, Tensor]) -> Tensor:
+        """Put the features side by side: (B, base_dim) each -> (B, F, base_dim)."""
+        zeros = torch.zeros_like(next(iter(planes.values())))
+        num_features = len(self.packing.of_feature)
+        return torch.stack([planes.get(feature, zeros) for feature in range(num_features)], dim=1)
 
 
-def lookup(weights: Weights, rows: Tensor) -> Tensor:
+def lookup(tables: Tables, rows: Tensor) -> Tensor:
     """Look up one row for each sample and feature: (F, B) -> (B, F, base_dim).
 
-    One gather and one batched product per distinct width. Of features cut into bands, the batch does
-    not tell how many samples fall into each band, so these go band by band.
+    One gather and one batched product per group. Of features cut into bands, the batch does not tell how
+    many samples fall into each band, so these go band by band.
     """
     planes: dict[int, Tensor] = {}
-    for width, blocks in weights.packing.whole.items():
-        here = rows[weights.indices.columns[width]]  # (C, B)
-        table_rows = here + weights.indices.shifts[width][:, None]
-        if weights.padded:
-            table_rows = table_rows.where(here >= 0, -1)
-        vectors = _gather(weights, width, table_rows)  # (C, B, width)
-        lifted = weights.project(vectors, width, slice(len(blocks)))  # (C, B, base_dim)
+    for table, group, blocks in tables.whole():
+        here = rows[tables.indices.columns[group]]  # (C, B)
+        in_block = here - tables.indices.starts[group][:, None]
+        if tables.padded:
+            lifted = _lookup_padded(tables, table, in_block, here >= 0)
+        else:
+            lifted = table.forward(in_block, slice(len(blocks)))  # (C, B, base_dim)
         planes.update(zip((block.feature for block in blocks), lifted.unbind(0), strict=True))
-    for feature, blocks in weights.packing.bands.items():
-        planes[feature] = lookup_each(weights, rows[feature], blocks)
-    return torch.stack([planes[feature] for feature in range(len(planes))], dim=1)
+    for feature, asked in tables.bands():
+        planes[feature] = lookup_each(tables, rows[feature], asked)
+    return tables.stack(planes)
 
 
-def lookup_each(weights: Weights, rows: Tensor, blocks: Iterable[PackedBlock]) -> Tensor:
+def lookup_each(tables: Tables, rows: Tensor, blocks: Iterable[PackedBlock]) -> Tensor:
     """Look up rows that lie in any of `blocks`, one block after the other: (V,) -> (V, base_dim).
 
     A row outside of them all (-1) gives zeros.
     """
+    _refuse_to_trace(tables)
     places, vectors = [], []
     for block in blocks:
         here = ((rows >= block.start) & (rows < block.end)).nonzero().squeeze(1)
-        found = _take(weights, block.dim, rows[here] + block.shift)
         places.append(here)
-        vectors.append(weights.project(found, block.dim, block.slot))
+        vectors.append(tables.of_block(block).forward(rows[here] - block.start, block.slot))
     lifted = torch.cat(vectors)
     return lifted.new_zeros(rows.shape[0], lifted.shape[1]).index_copy(0, torch.cat(places), lifted)
 
 
-def lookup_sum(weights: Weights, bags: Bags) -> Tensor:
-    """Add up the vectors of each bag of rows: V values -> (B, F, base_dim).
-
-    The narrow vectors are added and their sum is projected: the same by linearity, and cheaper.
-    """
+def lookup_sum(tables: Tables, bags: Bags) -> Tensor:
+    """Add up the vectors of each bag of rows: V values -> (B, F, base_dim)."""
     planes: dict[int, Tensor] = {}
-    for width, blocks in weights.packing.whole.items():
-        positions = weights.indices.positions[width]
+    for table, group, blocks in tables.whole():
+        positions = tables.indices.positions[group]
         here = bags.where(positions[bags.features] >= 0)
-        position = positions[here.features]  # (V,)
-        table_rows = here.values + weights.indices.shifts[width][position]
-        numbers = position * bags.batch_size + here.samples
-        summed = _sum_rows(weights, width, table_rows, numbers, len(blocks) * bags.batch_size, here)
-        summed = summed.view(len(blocks), bags.batch_size, width)
-        lifted = weights.project(summed, width, slice(len(blocks)))  # (C, B, base_dim)
+        position = positions[here.features]  # (V,), which is also the slot
+        in_block = here.values - tables.indices.starts[group][position]
+        numbers, num_bags = position * bags.batch_size + here.samples, len(blocks) * bags.batch_size
+        summed = table.pool(in_block, position, numbers, num_bags, here.weights)
+        summed = summed.view(len(blocks), bags.batch_size, summed.shape[1])
+        lifted = table.lift(summed, slice(len(blocks)))  # (C, B, base_dim)
         planes.update(zip((block.feature for block in blocks), lifted.unbind(0), strict=True))
-    for feature, blocks in weights.packing.bands.items():
-        parts = [_sum_band(weights, block, bags) for block in blocks]
-        planes[feature] = torch.stack(parts).sum(0)
-    return torch.stack([planes[feature] for feature in range(len(planes))], dim=1)
+    for feature, asked in tables.bands():
+        planes[feature] = torch.stack([_sum_band(tables, block, bags) for block in asked]).sum(0)
+    return tables.stack(planes)
 
 
-def _sum_band(weights: Weights, block: PackedBlock, bags: Bags) -> Tensor:
+def _sum_band(tables: Tables, block: PackedBlock, bags: Bags) -> Tensor:
     """What the rows of one band add to the bags of its feature: (B, base_dim)."""
     here = bags.where((bags.values >= block.start) & (bags.values < block.end))
-    table_rows = here.values + block.shift
-    summed = _sum_rows(weights, block.dim, table_rows, here.samples, bags.batch_size, here)
-    return weights.project(summed, block.dim, block.slot)
+    table, in_block = tables.of_block(block), here.values - block.start
+    summed = table.pool(in_block, block.slot, here.samples, bags.batch_size, here.weights)
+    return table.lift(summed, block.slot)
 
 
-def _sum_rows(
-    weights: Weights, width: int, table_rows: Tensor, numbers: Tensor, num_bags: int, bags: Bags
-) -> Tensor:
-    """Add up rows of one table by their bags, whose numbers never fall: (V,) -> (num_bags, width)."""
-    table = weights.tables[width]
-    return F.embedding_bag(
-        table_rows,
-        table,
-        torch.searchsorted(numbers, torch.arange(num_bags + 1, device=numbers.device)),
-        mode="sum",
-        per_sample_weights=None if bags.weights is None else bags.weights.to(table.dtype),
-        include_last_offset=True,
-        sparse=weights.sparse,
-    )
+def _lookup_padded(tables: Tables, table: Table, in_block: Tensor, is_row: Tensor) -> Tensor:
+    """Look up rows of the first C slots, zeros where there is none: (C, B) -> (C, B, base_dim)."""
+    # Padding must not touch any row: a row-sparse optimizer would update it.
+    _refuse_to_trace(tables)
+    here = is_row.flatten().nonzero().squeeze(1)
+    found = table.take(in_block.flatten()[here], here // max(in_block.shape[1], 1))
+    stored = found.new_zeros(in_block.numel(), found.shape[1]).index_copy(0, here, found)
+    stored = stored.view(*in_block.shape, found.shape[1])
+    return table.lift(stored, slice(in_block.shape[0]))
 
 
-def _take(weights: Weights, width: int, table_rows: Tensor) -> Tensor:
-    """Take as many rows of one table as the ids happen to ask for: (V,) -> (V, width)."""
-    if weights.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
+def _refuse_to_trace(tables: Tables) -> None:
+    """Where as many rows are taken as the ids happen to ask for, say what a graph cannot have."""
+    if tables.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
         # PyTorch 2.13 cannot trace a sparse gradient of unknown length. Without fullgraph=True, this
         # makes torch.compile leave the layer out of its graph, and all is well.
         raise NotImplementedError(
             "torch.compile cannot trace sparse=True with bands or padding: use sparse=False"
         )
-    return F.embedding(table_rows, weights.tables[width], sparse=weights.sparse)
-
-
-def _gather(weights: Weights, width: int, table_rows: Tensor) -> Tensor:
-    """Take rows of one table, zeros for -1: (C, B) -> (C, B, width)."""
-    if not weights.padded:
-        return F.embedding(table_rows, weights.tables[width], sparse=weights.sparse)
-    # Padding must not touch any row: a row-sparse optimizer would update it.
-    here = (table_rows.flatten() >= 0).nonzero().squeeze(1)
-    found = _take(weights, width, table_rows.flatten()[here])
-    padded = found.new_zeros(table_rows.numel(), width).index_copy(0, here, found)
-    return padded.view(*table_rows.shape, width)

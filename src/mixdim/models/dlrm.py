@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.arguments import whole_number
-from mixdim.layer.embedding import FeatureEmbeddings
+from mixdim.initialisation import Init
 from mixdim.layer.interaction import dot_interaction
-from mixdim.layer.mixed_tables import Init
 from mixdim.models.mlp import draw_weights, mlp
 from mixdim.models.samples import Samples, check_shape, join_bags
-from mixdim.models.tables import FeatureTables, count_trained
+from mixdim.models.tables import BagLayer, FeatureLayer, count_trained, layer_of_all_features
 
 
 class DLRM(nn.Module):
@@ -41,7 +40,7 @@ class DLRM(nn.Module):
 
     def __init__(
         self,
-        embeddings: FeatureEmbeddings | Iterable[nn.Module],
+        embeddings: nn.Module | Iterable[nn.Module],
         *,
         num_dense: int,
         bottom: Sequence[int] = (512, 256, 64),
@@ -51,8 +50,8 @@ class DLRM(nn.Module):
     ) -> None:
         super().__init__()
         self.num_dense = whole_number(num_dense, "num_dense", at_least=0)
-        self.embeddings = _layer_of_all_features(embeddings)
-        base_dim, num_slots = self.embeddings.base_dim, _num_features(self.embeddings) + 1
+        self.embeddings: FeatureLayer = layer_of_all_features(embeddings)
+        base_dim, num_slots = self.embeddings.base_dim, self.embeddings.num_features + 1
         self.bottom: nn.Module
         if self.num_dense:
             widths = (self.num_dense, *bottom, base_dim)
@@ -70,7 +69,7 @@ class DLRM(nn.Module):
     @property
     def embedding_parameters(self) -> int:
         """Those of them in the embeddings: tables and projections."""
-        return count_trained(self.embeddings)
+        return count_trained(self.get_submodule("embeddings"))
 
     def forward(self, samples: Samples) -> Tensor:
         """Return the logit of each sample: (batch,).
@@ -85,13 +84,13 @@ class DLRM(nn.Module):
         """Let the features' vectors meet the dense one: -> (batch, columns of the top MLP)."""
         if not samples.bags:
             return self.embeddings.interact(dense, samples.ids)
-        if not isinstance(self.embeddings, FeatureEmbeddings):
+        if not isinstance(self.embeddings, BagLayer):
             raise TypeError(
                 "bags need the embeddings of a mixdim.FeatureEmbeddings, this model has one module a "
                 f"feature; got bags of {', '.join(samples.bags)}"
             )
-        values, offsets = join_bags(samples.ids, samples.bags, self.embeddings.plan)
-        return dot_interaction(dense, self.embeddings.bags(values, offsets))
+        bags = join_bags(samples.ids, samples.bags, self.embeddings.feature_names)
+        return dot_interaction(dense, self.embeddings.bags(*bags))
 
 
 class LearnedVector(nn.Module):
@@ -105,22 +104,3 @@ class LearnedVector(nn.Module):
     def forward(self, nothing: Tensor) -> Tensor:
         """Repeat the vector for each row of `nothing`."""
         return self.weight.expand(len(nothing), -1)
-
-
-def _layer_of_all_features(
-    embeddings: FeatureEmbeddings | Iterable[nn.Module],
-) -> FeatureEmbeddings | FeatureTables:
-    if isinstance(embeddings, FeatureEmbeddings):
-        return embeddings
-    if isinstance(embeddings, Iterable):
-        return FeatureTables(embeddings)
-    raise TypeError(
-        "embeddings must be a mixdim.FeatureEmbeddings or a sequence of modules, one a feature, "
-        f"got {type(embeddings).__name__}"
-    )
-
-
-def _num_features(embeddings: FeatureEmbeddings | FeatureTables) -> int:
-    if isinstance(embeddings, FeatureEmbeddings):
-        return embeddings.plan.num_features
-    return len(embeddings)

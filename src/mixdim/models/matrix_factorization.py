@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.arguments import whole_number
-from mixdim.layer.embedding import MixedDimEmbedding
 from mixdim.layer.scores import dot_scores
 from mixdim.models.rating_model import RatingModel, user_and_item_ids
 from mixdim.models.samples import Samples
@@ -51,16 +50,10 @@ class MatrixFactorization(RatingModel):
     def forward(self, samples: Samples) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
         ids = user_and_item_ids(samples)
-        ratings = self._dot(*ids) + self.mean
+        ratings = dot_scores(self.user_embedding, ids[0], self.item_embedding, ids[1]) + self.mean
         for bias, ids_of_side in zip(self.biases.values(), ids, strict=False):  # none, or both
             ratings = ratings + bias(ids_of_side).squeeze(1)
         return ratings
-
-    def _dot(self, user_ids: Tensor, item_ids: Tensor) -> Tensor:
-        users, items = self.user_embedding, self.item_embedding
-        if isinstance(users, MixedDimEmbedding) and isinstance(items, MixedDimEmbedding):
-            return dot_scores(users, user_ids, items, item_ids)
-        return (users(user_ids) * items(item_ids)).sum(-1)
 
 
 def _zero_for_each_row(embedding: nn.Module) -> nn.Embedding:

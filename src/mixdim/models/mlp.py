@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from mixdim.arguments import whole_number
-from mixdim.layer.mixed_tables import Init
+from mixdim.initialisation import Init, check_init
 
 # Uniform in [-b, b] with b = sqrt(6 / (fan_in + fan_out)), or sqrt(6 / fan) for He: as for the tables.
 _DRAW: dict[Init, Callable[..., Tensor]] = {
@@ -56,6 +56,5 @@ def mlp(
 
 def draw_weights(weight: Tensor, *, init: Init, generator: torch.Generator | None) -> None:
     """Draw a matrix (fan_out, fan_in) in place."""
-    if init not in _DRAW:
-        raise ValueError(f"init must be one of {', '.join(_DRAW)}, got {init!r}")
+    check_init(init)
     _DRAW[init](weight, generator=generator)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mixdim.layer.mixed_tables import Init
+from mixdim.initialisation import Init
 from mixdim.models.mlp import mlp
 from mixdim.models.rating_model import RatingModel, user_and_item_ids
 from mixdim.models.samples import Samples

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,34 @@ from torch import Tensor, nn
 from mixdim.arguments import whole_number
 from mixdim.layer.interaction import dot_interaction
 from mixdim.models.samples import check_shape
+
+
+@runtime_checkable
+class FeatureLayer(Protocol):
+    """The embeddings of all features of a sample: a `mixdim.FeatureEmbeddings`, or the tables below."""
+
+    @property
+    def base_dim(self) -> int:
+        """Width of every vector."""
+
+    @property
+    def num_features(self) -> int:
+        """How many vectors a sample has."""
+
+    def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """Look up and interact: (batch, base_dim), (batch, features) -> as `mixdim.dot_interaction`."""
+
+
+@runtime_checkable
+class BagLayer(FeatureLayer, Protocol):
+    """One that takes bags of ids too."""
+
+    @property
+    def feature_names(self) -> Sequence[str]:
+        """What the features are called, in their order."""
+
+    def bags(self, values: Tensor, offsets: Tensor) -> Tensor:
+        """Pool bags: (values,), (features * batch + 1,) -> (batch, features, base_dim)."""
 
 
 class FeatureTables(nn.ModuleList):
@@ -28,11 +57,28 @@ class FeatureTables(nn.ModuleList):
             raise ValueError("embeddings must have at least one feature, got none")
         self.base_dim = common_width({f"feature {n}": table for n, table in enumerate(self)})
 
+    @property
+    def num_features(self) -> int:
+        """One for each module."""
+        return len(self)
+
     def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
         """Look up and interact: (batch, base_dim), (batch, features) -> as `mixdim.dot_interaction`."""
         check_shape(ids, "ids", len(self), "the features")
         vectors = [table(column) for table, column in zip(self, ids.unbind(1), strict=True)]
         return dot_interaction(dense, torch.stack(vectors, dim=1))
+
+
+def layer_of_all_features(embeddings: nn.Module | Iterable[nn.Module]) -> FeatureLayer:
+    """What can look up all features of a sample, or else a layer of one module a feature."""
+    if isinstance(embeddings, FeatureLayer):
+        return embeddings
+    if isinstance(embeddings, Iterable):
+        return FeatureTables(embeddings)
+    raise TypeError(
+        "embeddings must be a mixdim.FeatureEmbeddings or a sequence of modules, one a feature, "
+        f"got {type(embeddings).__name__}"
+    )
 
 
 def width(embedding: nn.Module, name: str) -> int:

@@ -15,22 +15,26 @@ _BINARY_PREFIXES = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _FORM = re.compile(r"(?:2\^(?P<power>\d{1,2})|(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*))")
 
 
-def parse_budget(budget: Any) -> int:
+def parse_budget(budget: Any, *, held_bytes: int = 0) -> int:
     """Return the number of parameters that `budget` allows.
 
     An int counts parameters. A string counts parameters (`"2000000"`, `"2M"`, `"2^21"`) or, with a
-    unit, float32 bytes (`"64MB"` is 64 million bytes, `"64MiB"` is 64 * 2**20).
+    unit, float32 bytes (`"64MB"` is 64 million bytes, `"64MiB"` is 64 * 2**20). Of bytes, `held_bytes`
+    are needed for what is kept and not trained.
 
     >>> parse_budget("64MB"), parse_budget("64MiB"), parse_budget("2M"), parse_budget("2^21")
     (16000000, 16777216, 2000000, 2097152)
     """
-    parameters = _parse_text(budget) if isinstance(budget, str) else whole_number(budget, "budget")
+    if isinstance(budget, str):
+        parameters = _parse_text(budget, held_bytes)
+    else:
+        parameters = whole_number(budget, "budget")
     if not 1 <= parameters <= LARGEST_BUDGET:
         raise ValueError(f"budget must be between 1 and 2^53 parameters, got {budget!r}")
     return parameters
 
 
-def _parse_text(text: str) -> int:
+def _parse_text(text: str, held_bytes: int) -> int:
     form = _FORM.fullmatch(text.strip().lower().replace(",", "").replace("_", ""))
     if form is None:
         raise _unreadable(text)
@@ -43,7 +47,13 @@ def _parse_text(text: str) -> int:
         raise _unreadable(text)
     whole, _, fraction = form["number"].partition(".")
     amount = int(whole + fraction) * per_unit // 10 ** len(fraction)  # exact: no float in between
-    return amount // BYTES_PER_PARAMETER if unit.endswith("b") else amount
+    if not unit.endswith("b"):
+        return amount
+    if amount < held_bytes + BYTES_PER_PARAMETER and held_bytes:
+        raise ValueError(
+            f"budget of {text} is too small: the ranks of ids alone take {format_bytes(held_bytes)}"
+        )
+    return (amount - held_bytes) // BYTES_PER_PARAMETER
 
 
 def _unreadable(text: str) -> ValueError:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mixdim.arguments import nonnegative_vector, whole_number
-from mixdim.planning.plan import JSON_FORMAT, Plan
+from mixdim.planning.plan import Plan
+from mixdim.planning.plan_json import FORMAT
 
 FORMS = (
     "JSON {feature: rows}, {feature: [count, ...]}, a list of either, or a saved plan; or CSV with the "
@@ -48,7 +49,7 @@ def _read_json(text: str) -> FeatureList:
         document = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if isinstance(document, dict) and document.get("format") == JSON_FORMAT:
+    if isinstance(document, dict) and document.get("format") == FORMAT:
         saved = Plan.from_json(text)
         return FeatureList({feature.name: feature.rows for feature in saved.features}, {}, {})
     if isinstance(document, list):

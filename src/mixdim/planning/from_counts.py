@@ -11,7 +11,8 @@ import numpy as np
 from mixdim.arguments import nonnegative_vector, real_number, unit_interval, whole_number
 from mixdim.planning.blocking import Blocks, equal_mass_bands, whole_feature
 from mixdim.planning.budget import parse_budget
-from mixdim.planning.plan import Block, Feature, Plan, UnknownFeatureError
+from mixdim.planning.feature import Block, Feature
+from mixdim.planning.plan import Plan, UnknownFeatureError, id_map_bytes, is_shuffled
 from mixdim.planning.sizing import (
     Rounding,
     check_rounding,
@@ -20,6 +21,7 @@ from mixdim.planning.sizing import (
     round_dims,
     smallest_temperature,
 )
+from mixdim.storages import Narrow
 
 
 class FloorWarning(UserWarning):
@@ -63,7 +65,8 @@ def plan(
       `mixdim.data.Dataset`, which brings its counts and ids per sample with it.
     - `temperature`: 0 is uniform, 1 proportional to popularity (the paper's alpha).
     - `base_dim`: width of the vectors that leave the layer, and of the most popular block.
-    - `budget`: parameters that the layer may have, projections included, or float32 bytes ("64MB").
+    - `budget`: parameters that the layer may have, projections included, or float32 bytes ("64MB"): of
+      these, the ranks of ids that are not in order of popularity are paid first.
     - `counts`: how often each row of a feature was queried, row by row.
     - `bands`: blocks of equal popularity mass to cut each feature into; more than 1 needs counts. The
       layer then takes ids in descending order of popularity, or the permutation in `plan.orders`.
@@ -113,13 +116,14 @@ def plan(
         base_dim = whole_number(base_dim, "base_dim")
     if temperature is not None:
         temperature = unit_interval(temperature, "temperature")
+    held_bytes = bytes_of_orders(blocks)
     if base_dim is None:
         assert temperature is not None
         base_dim = largest_base_dim(
             block_sizes,
             row_probs,
             temperature=temperature,
-            budget=parse_budget(budget),
+            budget=parse_budget(budget, held_bytes=held_bytes),
             rounding=rounding,
         )
     elif temperature is None:
@@ -127,12 +131,13 @@ def plan(
             block_sizes,
             row_probs,
             base_dim=base_dim,
-            budget=parse_budget(budget),
+            budget=parse_budget(budget, held_bytes=held_bytes),
             rounding=rounding,
         )
     exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
     block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
-    answer = assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, temperature=temperature)
+    made_by = {"rule": "power_law", "temperature": temperature}
+    answer = assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, made_by=made_by)
     if temperature > 0 and answer.floor_share > 0.5:
         remedy = (
             f"base_dim {base_dim} is too small for it; give a budget instead to solve for base_dim"
@@ -190,13 +195,19 @@ def cut_features(
     return blocks
 
 
+def bytes_of_orders(blocks: Mapping[str, Blocks]) -> int:
+    """What a layer will hold to find the ranks of ids: nothing where ids are ranks already."""
+    orders = [cut.order for cut in blocks.values() if cut.order is not None]
+    return id_map_bytes([order for order in orders if is_shuffled(order)])
+
+
 def assemble_plan(
     blocks: Mapping[str, Blocks],
     row_probs: np.ndarray,
     block_dims: np.ndarray,
     *,
     base_dim: int,
-    temperature: float,
+    made_by: Mapping[str, Any],
 ) -> Plan:
     """Put names, blocks and widths together."""
     features, orders, done = [], [], 0
@@ -204,10 +215,9 @@ def assemble_plan(
         here = slice(done, done + cut.num_blocks)
         columns = (cut.block_starts, cut.block_sizes, block_dims[here], row_probs[here])
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        features.append(
-            Feature(name, int(cut.block_sizes.sum()), tuple(Block(*row) for row in rows), cut.num_asked)
-        )
+        cut_into = tuple(Block(start, size, Narrow(dim), prob) for start, size, dim, prob in rows)
+        features.append(Feature(name, int(cut.block_sizes.sum()), cut_into, cut.num_asked))
         if cut.order is not None:
             orders.append((name, cut.order))
         done += cut.num_blocks
-    return Plan(base_dim, temperature, tuple(features), tuple(orders))
+    return Plan(base_dim, made_by, tuple(features), tuple(orders))

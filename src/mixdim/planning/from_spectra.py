@@ -11,9 +11,16 @@ import torch
 from mixdim.arguments import real_number
 from mixdim.planning.blocking import Blocks
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes, parse_budget
-from mixdim.planning.from_counts import assemble_plan, cut_features, per_feature
+from mixdim.planning.from_counts import (
+    assemble_plan,
+    bytes_of_orders,
+    cut_features,
+    per_feature,
+)
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import Rounding, check_rounding
+from mixdim.storages import Narrow
+from mixdim.storages.storage import stored_cost
 from mixdim.theory.choice import best_choice, lagrangian_choice
 from mixdim.theory.spectra import weighted_energies
 
@@ -45,8 +52,7 @@ def spectral_plan(
     - `sampled_ids`: for features whose table is a sample of rows, the ids of those rows; counts must
       then be given, for all rows. The sampled rows of a block stand for all of its rows.
 
-    The plan's `temperature` describes the widths and did not make them: it is the power law nearest to
-    them, the slope of log(width) over log(popularity) by least squares, kept within [0, 1].
+    No temperature made these widths; `nearest_temperature` says which would come nearest.
 
     >>> steep, flat = np.diag([8.0, 0.1, 0.1, 0.1]), np.diag([8.0, 7.0, 6.0, 5.0])
     >>> tables = {"steep": np.tile(steep, (25, 1)), "flat": np.tile(flat, (25, 1))}
@@ -55,13 +61,13 @@ def spectral_plan(
     ([1, 4], 504)
     """
     check_rounding(rounding)
-    limit = parse_budget(budget)
     matrices = _checked_tables(tables)
     sizes = {name: len(matrix) for name, matrix in matrices.items()}
     counts = per_feature(counts, "counts", sizes)
     samples = _checked_samples({} if sampled_ids is None else sampled_ids, sizes, counts)
     sizes.update({name: len(counts[name]) for name in samples})
     blocks = cut_features(sizes, counts, per_feature(bands, "bands", sizes))
+    limit = parse_budget(budget, held_bytes=bytes_of_orders(blocks))
     often = per_feature(ids_per_sample, "ids_per_sample", sizes)
 
     energies, row_probs = [], []
@@ -74,10 +80,9 @@ def spectral_plan(
         row_probs.append(mean * cut.row_probs)
     block_sizes = np.concatenate([cut.block_sizes for cut in blocks.values()])
     block_dims = _best_widths(block_sizes, energies, limit, rounding)
-    popularity = np.concatenate(row_probs)
-    temperature = _nearest_temperature(popularity, block_dims)
-    base_dim = int(block_dims.max())
-    return assemble_plan(blocks, popularity, block_dims, base_dim=base_dim, temperature=temperature)
+    popularity, base_dim = np.concatenate(row_probs), int(block_dims.max())
+    made_by = {"rule": "spectral"}
+    return assemble_plan(blocks, popularity, block_dims, base_dim=base_dim, made_by=made_by)
 
 
 def table_error(
@@ -108,6 +113,11 @@ def table_error(
         order = orders.get(name, np.arange(sizes[name]))
         for block in feature.blocks:
             ids = order[block.start : block.start + block.size]
+            if not isinstance(block.storage, Narrow):
+                raise ValueError(
+                    f"feature {name!r} has a block that is {block.storage.kind}: of narrow blocks alone "
+                    "it is known what they can hold"
+                )
             energies = weighted_energies(matrices[name][ids], probs[ids])
             whole, lost = whole + energies.sum(), lost + energies[block.dim :].sum()
     return float(lost / whole) if whole else 0.0
@@ -201,8 +211,7 @@ def _best_widths(
     candidates = []
     for base_dim in _widths(most, rounding).tolist():
         widths = _widths(base_dim, rounding)
-        projections = np.where(widths < base_dim, widths * base_dim, 0)
-        costs = block_sizes[:, None] * widths + projections
+        costs = stored_cost(block_sizes[:, None], widths, base_dim).parameters
         if costs.min(axis=1).sum() <= budget:
             bound = lagrangian_choice(costs, errors[:, widths - 1], budget).bound
             candidates.append((bound, base_dim, costs))
@@ -227,8 +236,13 @@ def _widths(base_dim: int, rounding: Rounding) -> np.ndarray:
     return np.array([2**k for k in range((base_dim - 1).bit_length())] + [base_dim])
 
 
-def _nearest_temperature(row_probs: np.ndarray, block_dims: np.ndarray) -> float:
-    """The slope of log(width) over log(popularity), by least squares over the blocks, within [0, 1]."""
+def nearest_temperature(plan: Plan) -> float:
+    """The power law nearest to a plan's widths, whatever made them.
+
+    It is the slope of log(width) over log(popularity), by least squares over the blocks, within [0, 1].
+    """
+    row_probs = np.array([block.row_prob for block in plan.blocks])
+    block_dims = np.array([block.dim for block in plan.blocks])
     asked = row_probs > 0
     log_p, log_d = np.log(row_probs[asked]), np.log(block_dims[asked])
     spread = log_p - log_p.mean()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from mixdim.arguments import real_number, unit_interval, whole_number
+from mixdim.arguments import WrongTypeError, unit_interval, whole_number
+from mixdim.planning.feature import Block, Feature, check_feature
+from mixdim.planning.plan_file import load_document, save_document
+from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
 from mixdim.planning.table import plan_table
-
-JSON_FORMAT = "mixdim.plan"
-JSON_VERSION = 1
+from mixdim.storages import Cost, Storage
 
 # Copies of every parameter that an optimizer keeps beside it. Gradients come on top.
 OPTIMIZER_STATE = {None: 0, "sgd": 0, "adagrad": 1, "adam": 2, "amsgrad": 3}
@@ -34,54 +34,53 @@ class UnknownFeatureError(KeyError, ValueError):
         return cls(f"unknown feature {name!r}; the features are {', '.join(known)}")
 
 
-@dataclass(frozen=True)
-class Block:
-    """Rows `start` to `start + size` of a feature, stored at width `dim`.
-
-    `row_prob` is the mean probability that a query asks for one given row of the block (p).
-    """
-
-    start: int
-    size: int
-    dim: int
-    row_prob: float
-
-
-@dataclass(frozen=True)
-class Feature:
-    """One categorical feature: its name, its rows, and its blocks from popular to rare.
-
-    `bands_asked` is larger than the number of blocks when the counts could not be cut that finely.
-    """
-
-    name: str
-    rows: int
-    blocks: tuple[Block, ...]
-    bands_asked: int = 1
-
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Plan:
-    """Which width each block of each feature is stored at, and what that costs.
+    """How each block of each feature is stored, and what that costs.
 
     Make one with `mixdim.plan`. It is immutable, compares by value, and prints as a table. It acts
     as a mapping from feature name to the plan of that feature alone, with the same base_dim and
-    widths. `orders` gives, for each feature cut into bands, its ids from popular to rare, and layers
-    follow it; it is not part of the plan's value and not saved with it.
+    widths. `made_by` says which rule chose the widths, with its arguments, such as
+    {"rule": "power_law", "temperature": 0.3}. `orders` gives, for each feature cut into bands, its ids
+    from popular to rare: layers follow it, files keep it.
     """
 
     base_dim: int
-    temperature: float
+    made_by: Mapping[str, Any]
     features: tuple[Feature, ...]
-    named_orders: tuple[tuple[str, np.ndarray], ...] = field(default=(), compare=False)
+    named_orders: tuple[tuple[str, np.ndarray], ...] = field(default=())
 
     def __post_init__(self) -> None:
         _check(self)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plan):
+            return NotImplemented
+        mine, others = self.shuffled_orders, other.shuffled_orders
+        return (
+            (self.base_dim, self.made_by, self.features)
+            == (other.base_dim, other.made_by, other.features)
+            and mine.keys() == others.keys()
+            and all(np.array_equal(order, others[name]) for name, order in mine.items())
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.base_dim, self.features))
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature that the widths were made by (the paper's alpha), or None."""
+        return self.made_by.get("temperature")
+
     @property
     def orders(self) -> dict[str, np.ndarray]:
         """For each feature cut into bands: `order[rank]` is the id of the row with that rank."""
-        return dict(self._order_by_name)
+        return dict(self.named_orders)
+
+    @cached_property
+    def shuffled_orders(self) -> dict[str, np.ndarray]:
+        """Those of the orders that say something: of features whose ids are not ranks already."""
+        return {name: order for name, order in self.named_orders if is_shuffled(order)}
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -98,21 +97,27 @@ class Plan:
         """Rows of all features together."""
         return sum(feature.rows for feature in self.features)
 
+    @cached_property
+    def cost(self) -> Cost:
+        """What all blocks and the ranks of ids cost: all that is said of a plan's size is asked here."""
+        costs = [block.storage.cost(block.size, self.base_dim) for block in self.blocks]
+        table, projection, held = (sum(part) for part in zip(*costs, strict=True))
+        return Cost(table, projection, held + self.id_map_bytes)
+
     @property
     def table_parameters(self) -> int:
         """Parameters of all tables."""
-        return sum(block.size * block.dim for block in self.blocks)
+        return self.cost.table
 
     @property
     def projection_parameters(self) -> int:
         """Parameters of all projections. A block of full width needs none."""
-        narrow = (block for block in self.blocks if block.dim < self.base_dim)
-        return sum(block.dim * self.base_dim for block in narrow)
+        return self.cost.projection
 
     @property
     def num_parameters(self) -> int:
         """Parameters of the layer: tables and projections."""
-        return self.table_parameters + self.projection_parameters
+        return self.cost.parameters
 
     @property
     def equivalent_uniform_dim(self) -> float:
@@ -127,8 +132,7 @@ class Plan:
     @property
     def id_map_bytes(self) -> int:
         """Bytes of the rank of every id, of the features whose ids are not in order of popularity."""
-        rows = [len(order) for _, order in self.named_orders if (order[1:] < order[:-1]).any()]
-        return sum(rows) * (4 if max(rows, default=0) < 2**31 else 8)
+        return id_map_bytes(self.shuffled_orders.values())
 
     def nbytes(self, dtype: torch.dtype = torch.float32, optimizer: str | None = None) -> int:
         """Bytes of what the layer holds and, if named, of the optimizer's state for its parameters.
@@ -138,27 +142,42 @@ class Plan:
         if optimizer not in OPTIMIZER_STATE:
             known = ", ".join(repr(name) for name in OPTIMIZER_STATE)
             raise ValueError(f"optimizer must be one of {known}, got {optimizer!r}")
-        trained = self.num_parameters * dtype.itemsize * (1 + OPTIMIZER_STATE[optimizer])
-        return trained + self.id_map_bytes
+        trained = self.cost.parameters * dtype.itemsize * (1 + OPTIMIZER_STATE[optimizer])
+        return trained + self.cost.held_bytes
 
     def compression(self, *, uniform_dim: int) -> float:
         """How many times smaller this is than a uniform layer of width `uniform_dim`."""
         return self.num_rows * whole_number(uniform_dim, "uniform_dim") / self.num_parameters
 
+    def with_storage(self, feature: str, storage: Storage, *, band: int = -1) -> Plan:
+        """The same plan with one block stored in another way: the last, rarest one unless told.
+
+        >>> import mixdim
+        >>> counts = {"item": [9, 5, 4, 1, 1, 1]}
+        >>> plan = mixdim.plan({"item": 6}, counts=counts, bands=2, temperature=0.5, base_dim=4)
+        >>> small = plan.with_storage("item", mixdim.Hashed(2, buckets=1, hashes=1))
+        >>> plan.num_parameters, small.num_parameters
+        (24, 18)
+        """
+        chosen = self[feature].features[0]
+        if not -len(chosen.blocks) <= band < len(chosen.blocks):
+            raise ValueError(f"feature {feature!r} has {len(chosen.blocks)} bands, got band {band}")
+        blocks = list(chosen.blocks)
+        blocks[band] = replace(blocks[band], storage=storage)
+        changed = replace(chosen, blocks=tuple(blocks))
+        features = tuple(changed if one is chosen else one for one in self.features)
+        was = self.made_by.get("was", self.made_by)
+        return replace(self, features=features, made_by={"rule": "by_hand", "was": was})
+
     @cached_property
     def _by_name(self) -> dict[str, Feature]:
         return {feature.name: feature for feature in self.features}
 
-    @cached_property
-    def _order_by_name(self) -> dict[str, np.ndarray]:
-        return dict(self.named_orders)
-
     def __getitem__(self, name: str) -> Plan:
         if name not in self._by_name:
             raise UnknownFeatureError.among(name, self)
-        order = self._order_by_name.get(name)
-        orders = () if order is None else ((name, order),)
-        return Plan(self.base_dim, self.temperature, (self._by_name[name],), orders)
+        orders = tuple((own, order) for own, order in self.named_orders if own == name)
+        return Plan(self.base_dim, self.made_by, (self._by_name[name],), orders)
 
     def __iter__(self) -> Iterator[str]:
         return (feature.name for feature in self.features)
@@ -171,7 +190,7 @@ class Plan:
 
     def __repr__(self) -> str:
         return (
-            f"Plan(base_dim={self.base_dim}, temperature={self.temperature}, "
+            f"Plan(base_dim={self.base_dim}, made_by={self.made_by}, "
             f"{self.num_features} features, {self.num_parameters:,} parameters)"
         )
 
@@ -179,102 +198,71 @@ class Plan:
         return plan_table(self)
 
     def to_json(self) -> str:
-        """Write the plan as JSON, without its orders; `Plan.from_json` reads it back."""
-        document = {
-            "format": JSON_FORMAT,
-            "version": JSON_VERSION,
-            "base_dim": self.base_dim,
-            "temperature": self.temperature,
-            "num_parameters": self.num_parameters,
-            "features": [asdict(feature) for feature in self.features],
-        }
-        return json.dumps(document, indent=2) + "\n"
+        """Write the plan as JSON, orders included; `Plan.from_json` reads it back."""
+        return write(to_document(self, self.shuffled_orders))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Read a plan that `to_json` wrote. Anything malformed is a ValueError that says where."""
-        document = _parse_json(text)
-        if document.get("format") != JSON_FORMAT:
-            raise ValueError(f'not a plan: its "format" must be {JSON_FORMAT!r}')
-        if document.get("version") != JSON_VERSION:
-            raise ValueError(
-                f"this mixdim reads plans of version {JSON_VERSION}, got {document.get('version')!r}"
-            )
+        return cls._of(parts_of(parse(text)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file; large orders go into a file beside it, whose checksum it has."""
+        save_document(self, self.shuffled_orders, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan from its file, also one of an earlier version, with its orders."""
         try:
-            plan = cls(
-                base_dim=document["base_dim"],
-                temperature=document["temperature"],
-                features=tuple(_feature_from_json(entry) for entry in _objects(document, "features")),
-            )
-            stated = document["num_parameters"]
-        except KeyError as error:
-            raise ValueError(f"malformed plan: {error.args[0]!r} is missing") from None
+            return cls._of(load_document(Path(path)))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def _of(cls, parts: Parts) -> Plan:
+        try:
+            plan = cls(parts.base_dim, parts.made_by, parts.features, parts.orders)
         except (TypeError, ValueError) as error:
             raise ValueError(f"malformed plan: {error}") from None
-        if stated != plan.num_parameters:
+        if parts.num_parameters != plan.num_parameters:
             raise ValueError(
-                f"malformed plan: it states {stated} parameters but has {plan.num_parameters}"
+                f"malformed plan: it states {parts.num_parameters} parameters but has "
+                f"{plan.num_parameters}"
             )
         return plan
 
 
-def _parse_json(text: str | bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
-        raise ValueError(f"not a plan: {error}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"not a plan: expected a JSON object, got {type(document).__name__}")
-    return document
+def is_shuffled(order: np.ndarray) -> bool:
+    """Whether an order of ids says anything: whether ids are not ranks already."""
+    return bool((order[1:] < order[:-1]).any())
 
 
-def _objects(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    entries = parent[key]
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise TypeError(f"{key!r} must be a list of objects")
-    return entries
-
-
-def _feature_from_json(entry: dict[str, Any]) -> Feature:
-    blocks = tuple(
-        Block(block["start"], block["size"], block["dim"], block["row_prob"])
-        for block in _objects(entry, "blocks")
-    )
-    return Feature(entry["name"], entry["rows"], blocks, entry["bands_asked"])
+def id_map_bytes(orders: Iterable[np.ndarray]) -> int:
+    """Bytes that a layer holds for orders that are not in order of popularity: a rank for each id."""
+    rows = [len(order) for order in orders]
+    return sum(rows) * (4 if max(rows, default=0) < 2**31 else 8)
 
 
 def _check(plan: Plan) -> None:
     """Refuse a plan that no layer can be built from."""
     base_dim = whole_number(plan.base_dim, "base_dim")
-    unit_interval(plan.temperature, "temperature")
+    if not isinstance(plan.made_by, Mapping) or not isinstance(plan.made_by.get("rule"), str):
+        raise WrongTypeError(f'made_by must be a mapping with a "rule", got {plan.made_by!r}')
+    if plan.temperature is not None:
+        unit_interval(plan.temperature, "temperature")
     if not plan.features:
         raise ValueError("a plan needs at least one feature")
     seen: set[str] = set()
     for feature in plan.features:
-        if not isinstance(feature.name, str) or not feature.name:
-            raise TypeError(f"a feature's name must be a non-empty string, got {feature.name!r}")
+        check_feature(feature, base_dim)
         if feature.name in seen:
             raise ValueError(f"feature {feature.name!r} is there twice")
         seen.add(feature.name)
-        _check_blocks(feature, base_dim)
-
-
-def _check_blocks(feature: Feature, base_dim: int) -> None:
-    of_feature = f"of feature {feature.name!r}"
-    rows = whole_number(feature.rows, f"rows {of_feature}")
-    whole_number(feature.bands_asked, f"bands_asked {of_feature}")
-    if not feature.blocks:
-        raise ValueError(f"feature {feature.name!r} has no blocks")
-    for block in feature.blocks:
-        whole_number(block.start, f"start of a block {of_feature}", at_least=0)
-        whole_number(block.size, f"size of a block {of_feature}")
-        if whole_number(block.dim, f"dim of a block {of_feature}") > base_dim:
+    rows = {feature.name: feature.rows for feature in plan.features}
+    for name, order in plan.named_orders:
+        if name not in rows:
+            raise UnknownFeatureError.among(name, rows)
+        if order.shape != (rows[name],):
             raise ValueError(
-                f"dim of a block {of_feature} must be at most base_dim {base_dim}, got {block.dim}"
+                f"the order of feature {name!r} must list its {rows[name]} ids, got {len(order)}"
             )
-        if real_number(block.row_prob, f"row_prob of a block {of_feature}") < 0:
-            raise ValueError(f"row_prob of a block {of_feature} must not be negative")
-    edges = [block.start for block in feature.blocks] + [rows]
-    sizes = [block.size for block in feature.blocks]
-    if edges[0] != 0 or any(b - a != size for (a, b), size in zip(pairwise(edges), sizes, strict=True)):
-        raise ValueError(f"the blocks {of_feature} do not cover its {rows} rows one after another")

@@ -10,6 +10,7 @@ import numpy as np
 
 from mixdim.arguments import nonnegative_vector, unit_interval, whole_number
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
+from mixdim.storages.storage import stored_cost
 
 Rounding = Literal["power_of_two", "integer"]
 
@@ -71,16 +72,6 @@ def check_rounding(rounding: Any) -> None:
         raise ValueError(f"rounding must be 'power_of_two' or 'integer', got {rounding!r}")
 
 
-def table_cost(block_sizes: np.ndarray, block_dims: np.ndarray) -> float:
-    """Parameters of all tables. A float64, exact up to 2**53 and never too small beyond it."""
-    return float(block_sizes.astype(np.float64) @ block_dims.astype(np.float64))
-
-
-def projection_cost(block_dims: np.ndarray, base_dim: int) -> float:
-    """Parameters of all projections; a block of full width has none."""
-    return float(block_dims[block_dims < base_dim].sum(dtype=np.float64)) * base_dim
-
-
 def largest_base_dim(
     block_sizes: np.ndarray,
     row_probs: np.ndarray,
@@ -101,12 +92,10 @@ def largest_base_dim(
         return round_dims(base_dim * shares, base_dim=base_dim, rounding=rounding)
 
     def tables_fit(base_dim: int) -> bool:
-        return table_cost(block_sizes, dims(base_dim)) <= budget
+        return float(_costs(block_sizes, dims(base_dim), base_dim).table.sum()) <= budget
 
     def fits(base_dim: int) -> bool:
-        block_dims = dims(base_dim)
-        cost = table_cost(block_sizes, block_dims) + projection_cost(block_dims, base_dim)
-        return cost <= budget
+        return float(_costs(block_sizes, dims(base_dim), base_dim).parameters.sum()) <= budget
 
     if not fits(1):
         raise _too_small(budget, int(block_sizes.sum()), "one parameter for each row")
@@ -165,11 +154,16 @@ def smallest_temperature(
         temperature = step / TEMPERATURE_STEPS
         exact = base_dim * relative**temperature
         block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
-        cost = table_cost(block_sizes, block_dims) + projection_cost(block_dims, base_dim)
+        cost = float(_costs(block_sizes, block_dims, base_dim).parameters.sum())
         if cost <= budget:
             return temperature
         cheapest = min(cheapest, cost)
     raise _too_small(budget, int(cheapest), f"the cheapest plan with base_dim {base_dim}")
+
+
+def _costs(block_sizes: np.ndarray, block_dims: np.ndarray, base_dim: int) -> Any:
+    """The cost of each block, in float64: exact up to 2**53."""
+    return stored_cost(block_sizes.astype(np.float64), block_dims.astype(np.float64), base_dim)
 
 
 def _too_small(budget: int, smallest: int, what: str) -> ValueError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from mixdim.planning.budget import format_bytes
 from mixdim.printing import align, printable
@@ -16,8 +17,23 @@ LAST_LINES = 15
 
 def plan_table(plan: Plan) -> str:
     """Write a plan as a table with one line a block, its cost, and what to know about it."""
-    head = f"Mixed dimension plan: base_dim {plan.base_dim}, temperature {plan.temperature:g}"
+    head = f"Mixed dimension plan: base_dim {plan.base_dim}, {rule_in_words(plan.made_by)}"
     return "\n".join([head, "", *_table(plan), "", *cost_lines(plan), *map(printable, notes(plan))])
+
+
+def rule_in_words(made_by: Mapping[str, Any]) -> str:
+    """How widths were chosen: "temperature 0.3" is the power law, others are named.
+
+    >>> rule_in_words({"rule": "lifted", "dim": 2})
+    'made by the rule lifted (dim 2)'
+    """
+    arguments = {name: value for name, value in made_by.items() if name != "rule"}
+    if made_by["rule"] == "power_law":
+        return f"temperature {made_by['temperature']:g}"
+    if made_by["rule"] == "by_hand":
+        return f"{rule_in_words(made_by['was'])}, then changed by hand"
+    listed = ", ".join(f"{name} {value}" for name, value in arguments.items())
+    return f"made by the rule {made_by['rule']}" + (f" ({listed})" if listed else "")
 
 
 def cost_lines(plan: Plan) -> list[str]:
@@ -42,11 +58,10 @@ def notes(plan: Plan) -> list[str]:
         for feature in plan.features
         if len(feature.blocks) < feature.bands_asked
     ]
-    shuffled = [name for name, order in plan.named_orders if (order[1:] < order[:-1]).any()]
-    if shuffled:
+    if plan.shuffled_orders:
         lines.append(
-            f"note: the ids of {', '.join(shuffled)} are not in order of popularity: "
-            "a layer of this plan holds the rank of each; its JSON does not"
+            f"note: the ids of {', '.join(plan.shuffled_orders)} are not in order of popularity: "
+            "the plan has their order, and a layer of it holds the rank of each"
         )
     return lines
 
@@ -56,14 +71,12 @@ def _table(plan: Plan) -> list[str]:
     lines, in_all = [], plan.num_parameters
     for feature in plan.features:
         for number, block in enumerate(feature.blocks, start=1):
-            parameters = block.size * block.dim
-            if block.dim < plan.base_dim:
-                parameters += block.dim * plan.base_dim
+            parameters = block.storage.cost(block.size, plan.base_dim).parameters
             line = [
                 feature.name if number == 1 else "",
                 f"{number}/{len(feature.blocks)}",
                 f"{block.size:,}",
-                str(block.dim),
+                block.storage.describe(block.size),
                 f"{block.row_prob:.2e}",
                 f"{parameters:,}",
                 f"{parameters / in_all:.1%}",

@@ -1,14 +1,13 @@
 """Which runs an experiment of the paper is made of."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
+from mixdim import Plan
 from mixdim.experiments.paper.protocols import SCALES, smoke
 from mixdim.experiments.paper.study import Study
 from mixdim.experiments.runs.train import plan_of
-from mixdim.experiments.runs.trained import read_plan
 from mixdim.experiments.sweeps.sweep import config_within
 from training_data import clicks, ratings
 
@@ -47,14 +46,14 @@ def test_mixed_models_beyond_the_widest_base_dim_are_left_out_and_uniform_ones_n
 
 def test_a_lifted_plan_has_one_width_and_the_base_dim_of_mixed(study):
     run = study.lifted()[0]
-    plan = read_plan(Path(run.config.plan))
+    plan = Plan.load(run.config.plan)
     dim = study.protocol.few_dims[0]
     assert {block.dim for block in plan.blocks} == {dim}
     assert plan.base_dim == study.plan_within(dim, study.protocol.warm).base_dim > dim
 
 
 def test_a_pooled_plan_keeps_within_the_budget_of_the_whole_model_and_the_next_does_not(study):
-    plan = read_plan(Path(study.pooled()[0].config.plan))
+    plan = Plan.load(study.pooled()[0].config.plan)
     budget = study.budget(study.protocol.few_dims[0])
     config = dataclasses.replace(study.config, temperature=0.3, base_dim=plan.base_dim)
     assert study._parameters(config, plan) <= budget

@@ -2,17 +2,16 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
+from mixdim import Plan
 from mixdim.experiments.paper.protocols import Generated, paper, smoke
 from mixdim.experiments.report.findings import read_findings
 from mixdim.experiments.reproduce import reproduce as module
 from mixdim.experiments.reproduce.reproduce import FIGURES, reproduce, scale_of, targets_of
 from mixdim.experiments.runs.build_model import build_model
-from mixdim.experiments.runs.trained import read_plan
 from paper_records import click_record, rating_record
 from training_data import clicks, ratings
 
@@ -37,7 +36,7 @@ def parameters_of(config):
     """Parameters of the whole model of a config with a plan."""
     effective = config.effective("binary")
     with torch.device("meta"):
-        model = build_model(effective, read_plan(Path(config.plan)), num_dense=13, mean=0.0)
+        model = build_model(effective, Plan.load(config.plan), num_dense=13, mean=0.0)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -18,7 +18,6 @@ from mixdim.experiments.runs.build_model import build_model
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import plan_of
 from mixdim.experiments.sweeps.sweep import SweepRun, config_within
-from mixdim.files import write_atomically
 from mixdim.planning.from_counts import FloorWarning
 from mixdim.planning.plan import Plan
 
@@ -129,7 +128,7 @@ class Study:
         self.plans.mkdir(parents=True, exist_ok=True)
         of_data = self.dataset.fingerprint[:8]
         path = self.plans / f"{name}.{of_data}.{plan.num_parameters}.json"
-        write_atomically(path, plan.to_json())
+        plan.save(path)
         return [
             SweepRun(replace(self.config, plan=str(path), seed=seed))
             for seed in range(self.protocol.seeds)

@@ -14,9 +14,10 @@ from mixdim.experiments.runs.config import TEMPERATURE, read_config
 from mixdim.experiments.runs.trained import open_for
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.planning.from_counts import plan
-from mixdim.planning.from_spectra import spectral_plan, table_error
+from mixdim.planning.from_spectra import nearest_temperature, spectral_plan, table_error
 from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import Rounding
+from mixdim.planning.table import rule_in_words
 from mixdim.printing import align
 
 
@@ -28,7 +29,7 @@ class PlansFromRun:
     power_law: Plan
     spectral_error: float
     power_law_error: float
-    run_temperature: float
+    run_plan: Plan
 
     def __str__(self) -> str:
         lines = [["feature", "band", "rows", "row prob", "power law", "spectrum"]]
@@ -46,17 +47,18 @@ class PlansFromRun:
                 ])  # fmt: skip
         both = self.power_law, self.spectral
         errors = self.power_law_error, self.spectral_error
+        like = nearest_temperature(self.spectral)
         lines += [
             ["base_dim", "", "", "", *(str(p.base_dim) for p in both)],
-            ["temperature", "", "", "", f"{both[0].temperature:g}", f"like {both[1].temperature:g}"],
+            ["temperature", "", "", "", f"{self.power_law.temperature:g}", f"like {like:g}"],
             ["parameters", "", "", "", *(f"{p.num_parameters:,}" for p in both)],
             ["lost of the tables", "", "", "", *(f"{error:.2%}" for error in errors)],
         ]
         notes = []
-        if self.run_temperature > 0:
+        if self.run_plan.temperature != 0:
             notes.append(
-                f"note: the run has temperature {self.run_temperature:g}; its narrow blocks cannot show "
-                "what they had no room for. A uniform run (--temperature 0) can"
+                f"note: the run has {rule_in_words(self.run_plan.made_by)}; its narrow blocks cannot "
+                "show what they had no room for. A uniform run (--temperature 0) can"
             )
         return "\n".join([*align(lines), *notes])
 
@@ -91,7 +93,7 @@ def plans_from_run(
         power_law,
         table_error(tables, spectral, **asked),
         table_error(tables, power_law, **asked),
-        run.plan.temperature,
+        run.plan,
     )
 
 

@@ -27,13 +27,14 @@ import mixdim
 from mixdim.data import Dataset
 from mixdim.data.unknown_values import advice
 from mixdim.experiments.runs.build_model import build_model, check_fits, mean_output
-from mixdim.experiments.runs.config import RunConfig, read_config
-from mixdim.experiments.runs.trained import check_features, read_plan, read_summary
+from mixdim.experiments.runs.config import TEMPERATURE, RunConfig, read_config
+from mixdim.experiments.runs.trained import check_features, read_summary
 from mixdim.files import make_folder, write_atomically
 from mixdim.locks import alone_at_work
 from mixdim.planning.budget import format_bytes, parse_budget
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.plan import OPTIMIZER_STATE, Plan
+from mixdim.planning.table import rule_in_words
 from mixdim.training import Fitted, fit
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory
@@ -78,7 +79,7 @@ def train_run(
     feature_to_slice_by(dataset, config.slice_by)  # now, before there is a folder
     options = config.training_options()
     plan = plan_of(config, dataset)
-    if resume and planned.is_file() and planned.read_text() != plan.to_json():
+    if resume and planned.is_file() and Plan.load(planned) != plan:
         raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
     if (out / "summary.json").is_file() and resume:
         summary = read_summary(out)
@@ -92,7 +93,7 @@ def train_run(
             _empty(out)
         _remove_unfinished(out)
         write_atomically(saved, config.to_toml())
-        write_atomically(planned, plan.to_json())
+        plan.save(planned)
         torch.manual_seed(options.seed)
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
         echo(_opening_line(config, plan, model))
@@ -114,7 +115,7 @@ def train_run(
 def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
     """The plan that a config asks for, of the features of a data set."""
     if config.plan is not None:
-        plan = read_plan(Path(config.plan))
+        plan = Plan.load(config.plan)
         check_features(plan, dataset, f"the plan {config.plan}")
         return plan
     assert config.bands is not None
@@ -184,7 +185,9 @@ def _smaller(config: RunConfig, plan: Plan, over: int) -> str | None:
     # What scales with the tables must shrink by what is over; the rest does not grow with fewer.
     budget = plan.num_parameters - math.ceil(1.05 * over / (4 * copies))
     instead = "" if config.base_dim is None else f" instead of --base-dim {config.base_dim}"
-    options = f"--temperature {plan.temperature:g} --budget {budget}{instead}"
+    instead = " instead of --plan" if config.plan is not None else instead
+    temperature = TEMPERATURE if plan.temperature is None else plan.temperature
+    options = f"--temperature {temperature:g} --budget {budget}{instead}"
     return options if budget >= plan.num_rows else None
 
 
@@ -200,6 +203,7 @@ def summarise(
     return {
         "model": config.model,
         "temperature": plan.temperature,
+        "made_by": dict(plan.made_by),
         "base_dim": plan.base_dim,
         "budget": None if config.budget is None else parse_budget(config.budget),
         "num_parameters": parameters,
@@ -300,6 +304,6 @@ def _opening_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
     widths = [block.dim for block in plan.blocks]
     return (
         f"{config.model}: {parameters:,} parameters, {plan.num_parameters:,} of them embeddings "
-        f"(temperature {plan.temperature:g}, base_dim {plan.base_dim}, "
+        f"({rule_in_words(plan.made_by)}, base_dim {plan.base_dim}, "
         f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
     )

@@ -44,7 +44,7 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
         if not (path / name).is_file():
             raise FileNotFoundError(f"{path} is not a run: it has no {name}")
     config = read_config(path / "config.toml")
-    plan = read_plan(path / "plan.json")
+    plan = Plan.load(path / "plan.json")
     model = build_model(config, plan, num_dense=num_dense, mean=0.0)  # the mean comes with the weights
     checkpoints = Checkpoints(path / "checkpoint")
     newest = checkpoints.newest()
@@ -143,14 +143,6 @@ def check_features(plan: Plan, dataset: Dataset, owner: str) -> None:
         else "their order differs"
     )
     raise ValueError(f"{dataset.path} has other features than {owner}: {how}")
-
-
-def read_plan(path: Path) -> Plan:
-    """Read a plan from its file."""
-    try:
-        return Plan.from_json(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""Which path a lookup takes: the kernels, plain PyTorch, or each for its blocks. Knows no storages.
+
+The kernels serve narrow blocks of float32 on a CPU; plain PyTorch serves everything. Letters: a batch
+has B samples and F features, a bag lookup has V values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mixdim import kernels
+from mixdim.kernels.lookup import lookup as kernel_lookup
+from mixdim.layer.bags import Bags, check_bags, checked_offsets, reduce_bags, unroll_bags
+from mixdim.layer.lookup import lookup, lookup_each, lookup_sum
+
+if TYPE_CHECKING:
+    from mixdim.layer.mixed_tables import MixedTables
+
+
+def takes_kernels(layer: MixedTables, ids: Tensor, row_weights: Tensor | None = None) -> bool:
+    """Whether the kernels can look up those of these ids that are in narrow blocks."""
+    part = layer.kernel_part
+    if not kernels.available() or not part.fits:
+        return False
+    if torch.compiler.is_compiling() and not part.is_all:
+        return False
+    if layer.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
+        return False  # PyTorch cannot trace a sparse gradient whose length depends on the ids
+    if kernels.tracing() or (kernels.exporting() and not layer.check_ids):
+        return False  # so that the graph has only operators of PyTorch
+    return (
+        ids.dtype in (torch.int32, torch.int64)
+        and ids.is_cpu
+        and all(p.dtype is torch.float32 and p.is_cpu and p.is_contiguous() for p in layer.parameters())
+        and (row_weights is None or not row_weights.requires_grad)
+        and (layer.rank_of_id is None or layer.rank_of_id.dtype == torch.int32)
+    )
+
+
+def look_up(layer: MixedTables, ids: Tensor) -> Tensor:
+    """Look up single ids: (B, F) -> (B, F, base_dim)."""
+    by_kernels, part = takes_kernels(layer, ids), layer.kernel_part
+    if by_kernels and part.is_all:
+        return kernel_lookup(ids, None, None, layer.kernel_arguments())
+    rows = layer.routing.rows(ids, layer.indices.features, layer.rank_of_id).t()
+    if not by_kernels:
+        return lookup(layer.tables(), rows)
+    found = kernel_lookup(part.ids(rows), None, None, layer.kernel_arguments())
+    return part.add_to(lookup(layer.tables(beside_kernels=True), rows), found)
+
+
+def look_up_bags(layer: MixedTables, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
+    """Look up and pool bags: (V,), (F * B + 1,) -> (B, F, base_dim)."""
+    if weights is not None and layer.pooling != "sum":
+        raise ValueError(f"weights need pooling='sum', this layer has pooling={layer.pooling!r}")
+    check_bags(values, offsets, weights, layer.num_features)
+    one_length = layer.pooling == "concat"
+    if layer.check_ids:
+        offsets = checked_offsets(offsets, values.shape[0], one_length)
+    if one_length:
+        return _concat(layer, values, offsets.shape[0] - 1)
+    offsets = offsets.to(torch.int64)
+    bags = unroll_bags(values, offsets, weights, layer.num_features)
+    if layer.pooling == "max" or layer.pooling == "product":
+        rows = layer.routing.bags_of_rows(bags, layer.rank_of_id)
+        vectors = lookup_each(layer.tables(), rows.values, layer.packing.blocks)
+        return reduce_bags(rows, vectors, layer.pooling)
+    summed = _sum_bags(layer, bags, offsets)
+    if layer.pooling == "sum":
+        return summed
+    counted = layer.routing.without_padding(bags)
+    return summed / counted.lengths().clamp(min=1)[:, :, None]
+
+
+def _sum_bags(layer: MixedTables, bags: Bags, offsets: Tensor) -> Tensor:
+    """Look up and add up bags of ids: -> (B, F, base_dim)."""
+    by_kernels, part = takes_kernels(layer, bags.values, bags.weights), layer.kernel_part
+    if by_kernels and part.is_all:
+        weights = None if bags.weights is None else bags.weights.to(torch.float32)
+        return kernel_lookup(bags.values, offsets, weights, layer.kernel_arguments())
+    rows = layer.routing.bags_of_rows(bags, layer.rank_of_id)
+    if not by_kernels:
+        return lookup_sum(layer.tables(), rows)
+    found = kernel_lookup(*part.bags(rows), layer.kernel_arguments())
+    return part.add_to(lookup_sum(layer.tables(beside_kernels=True), rows), found)
+
+
+def _concat(layer: MixedTables, values: Tensor, num_bags: int) -> Tensor:
+    """Look up bags of one length and put their vectors side by side."""
+    features = layer.num_features
+    batch, length = num_bags // features, values.shape[0] // max(num_bags, 1)
+    ids = values.view(features, batch * length).t()  # (B * length, F)
+    vectors = look_up(layer, ids).view(batch, length, features, layer.base_dim)
+    return vectors.transpose(1, 2).reshape(batch, features, length * layer.base_dim)

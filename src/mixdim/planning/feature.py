@@ -1,0 +1,69 @@
+"""A feature cut into blocks, each with the way it is stored. Knows nothing about choosing widths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mixdim.arguments import WrongTypeError, real_number, whole_number
+from mixdim.storages import Storage
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows `start` to `start + size` of a feature, and how they are stored.
+
+    `row_prob` is the mean probability that a query asks for one given row of the block (p).
+    """
+
+    start: int
+    size: int
+    storage: Storage
+    row_prob: float
+
+    @property
+    def dim(self) -> int:
+        """The width at which it is stored."""
+        return self.storage.dim
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One categorical feature: its name, its rows, and its blocks from popular to rare.
+
+    `bands_asked` is larger than the number of blocks when the counts could not be cut that finely.
+    """
+
+    name: str
+    rows: int
+    blocks: tuple[Block, ...]
+    bands_asked: int = 1
+
+
+def check_feature(feature: Feature, base_dim: int) -> None:
+    """Refuse a feature that no layer can be built for."""
+    if not isinstance(feature.name, str) or not feature.name:
+        raise WrongTypeError(f"a feature's name must be a non-empty string, got {feature.name!r}")
+    of_feature = f"of feature {feature.name!r}"
+    rows = whole_number(feature.rows, f"rows {of_feature}")
+    whole_number(feature.bands_asked, f"bands_asked {of_feature}")
+    if not feature.blocks:
+        raise ValueError(f"feature {feature.name!r} has no blocks")
+    for block in feature.blocks:
+        whole_number(block.start, f"start of a block {of_feature}", at_least=0)
+        whole_number(block.size, f"size of a block {of_feature}")
+        if not isinstance(block.storage, Storage):
+            raise WrongTypeError(
+                f"storage of a block {of_feature} must be a mixdim.Narrow or another storage, "
+                f"got {block.storage!r}"
+            )
+        if block.dim > base_dim:
+            raise ValueError(
+                f"dim of a block {of_feature} must be at most base_dim {base_dim}, got {block.dim}"
+            )
+        if real_number(block.row_prob, f"row_prob of a block {of_feature}") < 0:
+            raise ValueError(f"row_prob of a block {of_feature} must not be negative")
+    edges = [block.start for block in feature.blocks] + [rows]
+    sizes = [block.size for block in feature.blocks]
+    if edges[0] != 0 or any(b - a != size for (a, b), size in zip(pairwise(edges), sizes, strict=True)):
+        raise ValueError(f"the blocks {of_feature} do not cover its {rows} rows one after another")

@@ -1,0 +1,175 @@
+"""A plan as JSON, this version's and earlier ones'. Knows nothing about files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mixdim.arguments import whole_number
+from mixdim.planning.feature import Block, Feature
+from mixdim.planning.sizing import power_law_dims, round_dims
+from mixdim.storages import Narrow, storage_from_json
+
+if TYPE_CHECKING:
+    from mixdim.planning.plan import Plan
+
+FORMAT, VERSION = "mixdim.plan", 2
+UNKNOWN = {"rule": "unknown"}  # of a plan of version 1 whose temperature did not make its widths
+
+
+class Parts(NamedTuple):
+    """What a document says of a plan."""
+
+    base_dim: Any
+    made_by: Any
+    features: tuple[Feature, ...]
+    orders: tuple[tuple[str, np.ndarray], ...]
+    num_parameters: Any
+
+
+def to_document(plan: Plan, orders: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What JSON says of a plan, with these orders; numbers that follow from others are for readers."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "base_dim": plan.base_dim,
+        "made_by": dict(plan.made_by),
+        "temperature": plan.temperature,
+        "num_parameters": plan.num_parameters,
+        "features": [
+            {
+                "name": feature.name,
+                "rows": feature.rows,
+                "blocks": [
+                    {
+                        "start": block.start,
+                        "size": block.size,
+                        "storage": block.storage.to_json(),
+                        "row_prob": block.row_prob,
+                    }
+                    for block in feature.blocks
+                ],
+                "bands_asked": feature.bands_asked,
+            }
+            for feature in plan.features
+        ],
+        "orders": {name: order.tolist() for name, order in orders.items()},
+    }
+
+
+def write(document: dict[str, Any]) -> str:
+    """JSON with a line a number, except for orders, which have one each."""
+    orders = {name: json.dumps(order) for name, order in document["orders"].items()}
+    text = json.dumps({**document, "orders": dict.fromkeys(orders, "")}, indent=2)
+    if not orders:
+        return text + "\n"
+    head, _, _ = text.rpartition('"orders": {')
+    lines = ",\n".join(f"    {json.dumps(name)}: {order}" for name, order in orders.items())
+    return f'{head}"orders": {{\n{lines}\n  }}\n}}\n'
+
+
+def parse(text: str | bytes) -> dict[str, Any]:
+    """Read the JSON of a plan of a version that is known."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
+        raise ValueError(f"not a plan: {error}") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"not a plan: expected a JSON object, got {type(document).__name__}")
+    if document.get("format") != FORMAT:
+        raise ValueError(f'not a plan: its "format" must be {FORMAT!r}')
+    if document.get("version") not in (1, VERSION) or isinstance(document["version"], bool):
+        raise ValueError(
+            f"this mixdim reads plans of version 1 and {VERSION}, got {document.get('version')!r}"
+        )
+    return document
+
+
+def parts_of(document: Mapping[str, Any], beside: Mapping[str, np.ndarray] | None = None) -> Parts:
+    """What a document says of a plan; `beside` are the orders of the file that it names, if any."""
+    if "orders_file" in document and beside is None:
+        raise ValueError(
+            f"the orders of this plan are in the file {document['orders_file']!r} beside its own: "
+            "read it with mixdim.Plan.load(path)"
+        )
+    try:
+        of_feature = _feature_of_version_1 if document["version"] == 1 else _feature
+        features = tuple(of_feature(entry) for entry in _objects(document, "features"))
+        if document["version"] == 1:
+            made_by, orders = _made_by_of_version_1(document, features), {}
+        else:
+            made_by, orders = document["made_by"], {**_orders(document, features), **(beside or {})}
+        parts = (document["base_dim"], made_by, features, tuple(orders.items()))
+        return Parts(*parts, document["num_parameters"])
+    except KeyError as error:
+        raise ValueError(f"malformed plan: {error.args[0]!r} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"malformed plan: {error}") from None
+
+
+def check_order(order: np.ndarray, name: str, rows: int) -> np.ndarray:
+    """Refuse an order from a file that is not each id once; returned as small as it can be."""
+    if order.dtype.kind not in "iu" or order.shape != (rows,):
+        raise ValueError(f"the order of feature {name!r} must list its {rows} ids")
+    if order.min() < 0 or order.max() >= rows or (np.bincount(order, minlength=rows) != 1).any():
+        raise ValueError(f"the order of feature {name!r} must list each of its ids once")
+    return order.astype(np.int32 if rows <= np.iinfo(np.int32).max else np.int64)
+
+
+def _objects(parent: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    entries = parent[key]
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise TypeError(f"{key!r} must be a list of objects")
+    return entries
+
+
+def _feature(entry: dict[str, Any]) -> Feature:
+    blocks = tuple(
+        Block(block["start"], block["size"], storage_from_json(block["storage"]), block["row_prob"])
+        for block in _objects(entry, "blocks")
+    )
+    return Feature(entry["name"], entry["rows"], blocks, entry["bands_asked"])
+
+
+def _orders(document: Mapping[str, Any], features: tuple[Feature, ...]) -> dict[str, np.ndarray]:
+    given, rows = document["orders"], {feature.name: feature.rows for feature in features}
+    if not isinstance(given, dict):
+        raise TypeError("'orders' must be an object")
+    for name in given:
+        if name not in rows:
+            raise ValueError(f"it has the order of {name!r}, which is none of its features")
+    return {name: check_order(np.asarray(order), name, rows[name]) for name, order in given.items()}
+
+
+def _feature_of_version_1(entry: dict[str, Any]) -> Feature:
+    """In version 1, a block had a width and nothing else."""
+    blocks = tuple(
+        Block(
+            block["start"], block["size"], Narrow(_width(block["dim"], entry["name"])), block["row_prob"]
+        )
+        for block in _objects(entry, "blocks")
+    )
+    return Feature(entry["name"], entry["rows"], blocks, entry["bands_asked"])
+
+
+def _width(dim: Any, feature: object) -> int:
+    return whole_number(dim, f"dim of a block of feature {feature!r}")
+
+
+def _made_by_of_version_1(document: Mapping[str, Any], features: tuple[Feature, ...]) -> dict[str, Any]:
+    """In version 1 every plan stated a temperature, also one that other rules had made.
+
+    It is believed where it gives these very widths.
+    """
+    temperature, base_dim = document["temperature"], document["base_dim"]
+    blocks = [block for feature in features for block in feature.blocks]
+    dims = np.array([block.dim for block in blocks])
+    row_probs = np.array([block.row_prob for block in blocks])
+    exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
+    for rounding in ("power_of_two", "integer"):
+        if (round_dims(exact, base_dim=base_dim, rounding=rounding) == dims).all():
+            return {"rule": "power_law", "temperature": float(temperature)}
+    return UNKNOWN

@@ -1,0 +1,74 @@
+"""How a block is stored, as a value: its JSON and its cost. Knows nothing about tensors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from mixdim.arguments import whole_number
+
+if TYPE_CHECKING:
+    from mixdim.storages.table import Table
+
+
+class Cost(NamedTuple):
+    """Trained parameters in tables and in projections, and bytes that are kept and not trained."""
+
+    table: int
+    projection: int
+    held_bytes: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """All that training changes."""
+        return self.table + self.projection
+
+
+@dataclass(frozen=True)
+class Storage(ABC):
+    """How the rows of a block are stored: each as `dim` numbers, lifted to base_dim unless that is dim.
+
+    A storage is a frozen dataclass; its fields are its JSON. `kind` names it there, and `Table` is what
+    a layer makes of all blocks of one `group`.
+    """
+
+    dim: int
+
+    kind: ClassVar[str]
+    Table: ClassVar[type[Table]]
+
+    def __post_init__(self) -> None:
+        whole_number(self.dim, "dim")
+
+    @property
+    @abstractmethod
+    def group(self) -> str:
+        """Blocks of one group share a table; parameters are named by it."""
+
+    @abstractmethod
+    def stored_rows(self, size: int) -> int:
+        """How many rows of `dim` numbers a block of `size` rows is kept in."""
+
+    def cost(self, size: int, base_dim: int) -> Cost:
+        """What a block of `size` rows costs."""
+        return stored_cost(self.stored_rows(size), self.dim, base_dim)
+
+    def describe(self, size: int) -> str:
+        """How a block of `size` rows is stored, for a table's cell."""
+        return str(self.dim)
+
+    def to_json(self) -> dict[str, Any]:
+        """The kind and the fields."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+def stored_cost(rows: Any, dim: Any, base_dim: int) -> Any:
+    """The cost of `rows` stored rows of `dim` numbers with their projection; arrays for many blocks.
+
+    A block of full width needs no projection.
+
+    >>> stored_cost(rows=100, dim=4, base_dim=16), stored_cost(rows=100, dim=16, base_dim=16)
+    (Cost(table=400, projection=64, held_bytes=0), Cost(table=1600, projection=0, held_bytes=0))
+    """
+    return Cost(rows * dim, dim * base_dim * (dim < base_dim))

@@ -1,0 +1,143 @@
+"""How rows of a block become vectors: what the tables of all storages share. Knows nothing about ids.
+
+Letters: a lookup of C blocks at once takes B rows of each, or V rows of any of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from mixdim.initialisation import Init, uniform_bound
+from mixdim.storages.storage import Storage
+
+Slots = slice | Tensor | int  # blocks: of C runs of rows, of each row, or of all rows
+
+
+class StoredBlock(Protocol):
+    """A block, and its place among those of its group."""
+
+    @property
+    def storage(self) -> Storage:
+        """How it is stored."""
+
+    @property
+    def size(self) -> int:
+        """Its rows."""
+
+    @property
+    def slot(self) -> int:
+        """Its number among the blocks of its group."""
+
+    @property
+    def first_row(self) -> int:
+        """The first of its stored rows among those of its group."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table(ABC):
+    """All blocks of one group, and the tensors that a layer holds for them.
+
+    A row is its rank within its block, and the block is a slot. A new storage says how rows are taken
+    (`take`); all else follows from that, and may be overridden where there is something faster, or where
+    there are other tensors.
+
+    The layer holds the tensors, as parameters of its own: so their names, and with them checkpoints, do
+    not depend on how lookups are organised.
+    """
+
+    blocks: Sequence[StoredBlock]  # in the order of their slots
+    base_dim: int
+    tensors: Mapping[str, Tensor]  # as `shapes` names them
+    numbers: Tensor  # (slots, numbers of a slot), beside the tensors: see `slot_numbers`
+    sparse: bool  # whether the tensors in `row_sparse` get row-sparse gradients
+
+    row_sparse: ClassVar[tuple[str, ...]] = ("table",)
+
+    @staticmethod
+    def shapes(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, tuple[int, ...]]:
+        """The parameters of a group: stored rows, and unless at full width a projection a block."""
+        dim = blocks[0].storage.dim
+        rows = sum(block.storage.stored_rows(block.size) for block in blocks)
+        lifted = {"projection": (len(blocks), dim, base_dim)} if dim < base_dim else {}
+        return {"table": (rows, dim), **lifted}
+
+    @staticmethod
+    def slot_numbers(block: StoredBlock) -> tuple[int, ...]:
+        """What `take` must know of a block, with its first stored row at first."""
+        return (block.first_row,)
+
+    @abstractmethod
+    def take(self, rows: Tensor, slots: Slots) -> Tensor:
+        """Take rows as they are stored: (C, B) of a slice of C slots, or (V,) -> (..., dim)."""
+
+    def lift(self, vectors: Tensor, slots: slice | int) -> Tensor:
+        """Lift stored vectors to base_dim: (C, B, dim) or (V, dim) -> (..., base_dim)."""
+        # A full-width block needs no lifting, so uniform dimensions cost nothing extra.
+        projection = self.tensors.get("projection")
+        return vectors if projection is None else vectors @ projection[slots]
+
+    def forward(self, rows: Tensor, slots: slice | int) -> Tensor:
+        """Look rows up: (C, B) of C slots, or (V,) of one slot -> (..., base_dim)."""
+        return self.lift(self.take(rows, slots), slots)
+
+    def pool(
+        self, rows: Tensor, slots: Tensor | int, numbers: Tensor, num_bags: int, weights: Tensor | None
+    ) -> Tensor:
+        """Add up stored rows by the number of their bag, which never falls: (V,) -> (num_bags, dim).
+
+        What is added can still be lifted: the same by linearity, and cheaper than lifting first.
+        """
+        vectors = self.take(rows, slots)
+        if weights is not None:
+            vectors = vectors * weights.to(vectors.dtype)[:, None]
+        return vectors.new_zeros(num_bags, vectors.shape[1]).index_add(0, numbers, vectors)
+
+    def dense(self, block: StoredBlock) -> Tensor:
+        """The vectors of all rows of one block, with dense gradients: (size, base_dim)."""
+        rows = torch.arange(block.size, device=self.numbers.device)
+        return replace(self, sparse=False).forward(rows, block.slot)
+
+    def parts(self, block: StoredBlock) -> dict[str, Tensor]:
+        """The parts of the tensors that are one block's own, to read or to fill."""
+        last_row = block.first_row + block.storage.stored_rows(block.size)
+        parts = {"table": self.tensors["table"][block.first_row : last_row]}
+        if "projection" in self.tensors:
+            parts["projection"] = self.tensors["projection"][block.slot]
+        return parts
+
+    @abstractmethod
+    def fit_dense(self, block: StoredBlock, matrix: Tensor, row_weights: Tensor) -> None:
+        """Set a block so that its dense matrix comes near a given one, in place.
+
+        `matrix` (size, base_dim) and `row_weights` (size,), not all zero, are float64. The sum over rows
+        of weight * squared distance should be small, and must not be above that of the mean row.
+        """
+
+    def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
+        """Draw a block's weights uniformly, each part by its own shape."""
+        for name, part in self.parts(block).items():
+            # torch.nn.init, too, takes an embedding's width as its fan-in and its rows as its fan-out.
+            fan_out = len(part) if name == "table" else self.base_dim
+            bound = uniform_bound(init, fan_in=block.storage.dim, fan_out=fan_out)
+            part.uniform_(-bound, bound, generator=generator)
+
+    def of_slots(self, slots: Slots, column: int) -> Tensor:
+        """One of the `slot_numbers` of each row's block, to combine with rows of those slots."""
+        found = self.numbers[slots, column]
+        return found[:, None] if isinstance(slots, slice) else found
+
+
+def main_directions(vectors: Tensor, row_weights: Tensor, dim: int) -> Tensor:
+    """The `dim` orthonormal directions that keep most of weighted vectors: (rows, D) -> (D, dim).
+
+    They minimise the sum over rows of weight * |vector - its projection|^2: the leading right singular
+    vectors of sqrt(weight) * vector, as eigenvectors of a (D, D) matrix, which rows only add up to.
+    """
+    _, directions = torch.linalg.eigh(vectors.t() @ (vectors * row_weights[:, None]))  # rising
+    return directions[:, -dim:].flip(1)

@@ -1,0 +1,115 @@
+"""Plans as files: orders beside them, earlier versions, and what is wrong with files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mixdim
+from mixdim.planning.plan_file import MOST_IDS_IN_JSON
+
+EARLIER = Path(__file__).parents[1] / "earlier_files"
+
+
+def shuffled_plan(rows=6, seed=0):
+    counts = np.random.default_rng(seed).permutation(rows) + 1
+    return mixdim.plan({"item": rows}, counts={"item": counts}, bands=2, temperature=0.5, base_dim=4)
+
+
+@pytest.mark.parametrize("rows", [6, MOST_IDS_IN_JSON, MOST_IDS_IN_JSON + 1])
+def test_a_saved_plan_keeps_its_orders(tmp_path, rows):
+    plan = shuffled_plan(rows)
+    plan.save(tmp_path / "plan.json")
+    assert len(list(tmp_path.iterdir())) == (2 if rows > MOST_IDS_IN_JSON else 1)
+    loaded = mixdim.Plan.load(str(tmp_path / "plan.json"))
+    assert loaded == plan
+    assert loaded.nbytes() == plan.nbytes()
+    layer = mixdim.MixedDimEmbedding(loaded)
+    most_popular = int(plan.orders["item"][0])
+    # The most popular id has the first row of the widest table.
+    assert torch.equal(layer(torch.tensor(most_popular)), layer.table_4[0])
+
+
+def test_json_has_an_order_on_a_line():
+    text = shuffled_plan().to_json()
+    order = shuffled_plan().orders["item"].tolist()
+    assert text.endswith(f'  "orders": {{\n    "item": {json.dumps(order)}\n  }}\n}}\n')
+
+
+def test_a_plan_written_over_another_leaves_nothing_of_it(tmp_path):
+    path = tmp_path / "plan.json"
+    for plan in (shuffled_plan(20_000), shuffled_plan(20_000, seed=1), shuffled_plan(5)):
+        plan.save(path)
+        assert mixdim.Plan.load(path) == plan
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_plans_beside_each_other_have_their_own_orders(tmp_path):
+    plans = {name: shuffled_plan(20_000, seed) for seed, name in enumerate("ab")}
+    for name, plan in plans.items():
+        plan.save(tmp_path / f"{name}.json")
+    for name, plan in plans.items():
+        assert mixdim.Plan.load(tmp_path / f"{name}.json") == plan
+
+
+def test_a_kill_at_any_moment_leaves_a_plan_that_loads(tmp_path):
+    """The old one or the new one, never one with the other's orders."""
+    path, plans = tmp_path / "plan.json", [shuffled_plan(20_000, seed) for seed in range(2)]
+    plans[0].save(path)
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_plan_file import shuffled_plan\n"
+        "plans = [shuffled_plan(20_000, seed) for seed in range(2)]\n"
+        "print('ready', flush=True)\n"
+        "while True:\n    for plan in plans: plan.save(sys.argv[2])\n"
+    )
+    for delay in (0.0, 0.013, 0.029):
+        arguments = [sys.executable, "-c", script, str(Path(__file__).parent), str(path)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE) as saving:
+            saving.stdout.readline()
+            with pytest.raises(subprocess.TimeoutExpired):
+                saving.wait(delay)
+            os.kill(saving.pid, signal.SIGKILL)
+        assert mixdim.Plan.load(path) in plans
+
+
+def test_orders_that_are_missing_damaged_or_anothers_are_said(tmp_path):
+    path = tmp_path / "plan.json"
+    shuffled_plan(20_000).save(path)
+    (beside,) = tmp_path.glob("*.safetensors")
+    whole = beside.read_bytes()
+    beside.write_bytes(whole[:-4] + b"\x00\x00\x00\x00")
+    with pytest.raises(ValueError, match=r"plan\.json: .*safetensors is damaged, or belongs to another"):
+        mixdim.Plan.load(path)
+    beside.unlink()
+    with pytest.raises(ValueError, match=r"its orders of ids are missing: .*should be beside it"):
+        mixdim.Plan.load(path)
+    path.write_text(path.read_text().replace(beside.name, f"../{beside.name}"))
+    with pytest.raises(ValueError, match="orders_file must be a file beside it"):
+        mixdim.Plan.load(path)
+    with pytest.raises(ValueError, match=r"read it with mixdim\.Plan\.load"):
+        mixdim.Plan.from_json(path.read_text())
+
+
+def test_what_is_no_plan_is_said_with_the_path(tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"other\.json: not a plan"):
+        mixdim.Plan.load(tmp_path / "other.json")
+    with pytest.raises(FileNotFoundError):
+        mixdim.Plan.load(tmp_path / "nothing.json")
+
+
+def test_a_temperature_of_version_1_is_believed_where_it_made_the_widths():
+    power_law, spectral = (
+        mixdim.Plan.load(EARLIER / f"plan-{rule}.json") for rule in ("power-law", "spectral")
+    )
+    assert power_law.made_by == {"rule": "power_law", "temperature": 0.3}
+    assert (spectral.made_by, spectral.temperature) == ({"rule": "unknown"}, None)
+    assert "made by the rule unknown" in str(spectral)
+    assert mixdim.Plan.from_json(spectral.to_json()) == spectral

@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import torch
+
+import mixdim
+from mixdim import Hashed, Narrow, kernels
+from mixdim.storages.hashed import hash_rows
+from storage_contract import BASE_DIM, StorageContract
+
+
+class TestHashed(StorageContract):
+    storages = (
+        Hashed(2, buckets=5),
+        Hashed(BASE_DIM, 4),
+        Hashed(3, 7, hashes=3),
+        Hashed(1, 1, hashes=1),
+    )
+
+
+def murmur(number):
+    """The finaliser of MurmurHash3, in Python's whole numbers."""
+    number ^= number >> 16
+    number = number * 0x85EBCA6B % 2**32
+    number ^= number >> 13
+    number = number * 0xC2B2AE35 % 2**32
+    return number ^ number >> 16
+
+
+def test_the_hash_is_the_one_that_is_documented():
+    ranks = [0, 1, 2, 12345, 2**31, 2**32 - 1, 2**32, 2**40 + 17]
+    expected = [
+        [murmur((rank ^ rank >> 32 ^ k * 0x9E3779B9) % 2**32) for k in range(4)] for rank in ranks
+    ]
+    assert hash_rows(torch.tensor(ranks), 4).tolist() == expected
+
+
+def test_rows_are_spread_evenly_and_the_two_hashes_differ():
+    buckets = (hash_rows(torch.arange(100_000), 2) % 100).numpy()
+    for column in buckets.T:
+        counts = np.bincount(column, minlength=100)
+        # Chi-squared with 99 degrees of freedom: beyond 160 once in ten thousand.
+        assert ((counts - 1000) ** 2 / 1000).sum() < 160
+    assert 800 < (buckets[:, 0] == buckets[:, 1]).sum() < 1200
+
+
+def test_a_row_is_the_sum_of_its_shared_rows_lifted():
+    plan = mixdim.plan({"x": 50}, temperature=0, base_dim=4).with_storage("x", Hashed(2, buckets=7))
+    layer = mixdim.MixedDimEmbedding(plan)
+    table, projection = layer.table_hashed2_2, layer.projection_hashed2_2[0]
+    for row in (0, 17, 49):
+        buckets = [murmur((row ^ k * 0x9E3779B9) % 2**32) % 7 for k in range(2)]
+        expected = (table[buckets[0]] + table[buckets[1]]) @ projection
+        torch.testing.assert_close(layer(torch.tensor(row)), expected)
+
+
+def test_one_bucket_and_one_hash_is_one_row_for_all():
+    plan = mixdim.plan({"x": 50}, temperature=0, base_dim=4)
+    plan = plan.with_storage("x", Hashed(4, buckets=1, hashes=1))
+    layer = mixdim.MixedDimEmbedding(plan)
+    assert plan.num_parameters == 4
+    assert torch.equal(layer(torch.arange(50)), layer.table_hashed1_4.expand(50, 4))
+
+
+def test_it_costs_less_than_one_parameter_a_row():
+    counts = {"item": np.arange(1000, 0, -1)}
+    plan = mixdim.plan({"item": 1000}, counts=counts, bands=4, temperature=0.5, base_dim=8)
+    small = plan
+    for band in range(4):
+        small = small.with_storage("item", Hashed(4, buckets=20), band=band)
+    assert small.num_parameters == 4 * (20 * 4 + 4 * 8) < small.num_rows
+
+
+def test_a_plan_shows_it():
+    plan = mixdim.plan({"x": 5000, "y": 3}, temperature=0.1, base_dim=4)
+    shown = str(plan.with_storage("x", Hashed(2, buckets=1000)))
+    assert "temperature 0.1, then changed by hand" in shown
+    assert "2 hashed, 1,000 x 2" in shown
+    assert f"{1000 * 2 + 2 * 4:,}" in shown
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no kernels are compiled")
+def test_kernels_serve_the_narrow_blocks_beside_it(monkeypatch):
+    plan = TestHashed.plan(Hashed(2, buckets=5))
+    layer, ids = mixdim.FeatureEmbeddings(plan, padding_id=-1), TestHashed.ids()
+    ids[3, 1] = -1
+    asked = []
+    from mixdim.layer import paths
+
+    real = paths.kernel_lookup
+    monkeypatch.setattr(paths, "kernel_lookup", lambda *a: asked.append(a) or real(*a))
+    found = layer(ids)
+    assert [tuple(call[0].shape) for call in asked] == [(40, 2)]  # not the feature that is all hashed
+    monkeypatch.setenv("MIXDIM_KERNELS", "off")
+    torch.testing.assert_close(found, layer(ids))
+    assert len(asked) == 1
+
+
+def test_an_error_in_training_names_the_shared_row():
+    plan = mixdim.plan({"x": 50}, temperature=0, base_dim=4).with_storage("x", Hashed(4, buckets=3))
+    layer = mixdim.MixedDimEmbedding(plan, sparse=True)
+    optimizer = mixdim.SparseAMSGrad(layer.named_parameters())
+    (layer(torch.arange(50)) * float("nan")).sum().backward()
+    with pytest.raises(FloatingPointError, match="shared row 0 of feature 'x'"):
+        optimizer.step()
+
+
+def test_fitting_is_least_squares():
+    generator = np.random.default_rng(1)
+    matrix, weights = generator.standard_normal((60, 5)), generator.exponential(size=60)
+    plan = mixdim.plan({"x": 60}, temperature=0, base_dim=5).with_storage("x", Hashed(5, buckets=8))
+    layer = mixdim.MixedDimEmbedding(plan, dtype=torch.float64)
+    layer.fit_dense("x", matrix, weights)
+    adds = np.zeros((60, 8))
+    for column in (hash_rows(torch.arange(60), 2) % 8).numpy().T:
+        adds[np.arange(60), column] += 1
+    root = np.sqrt(weights)[:, None]
+    best = adds @ np.linalg.lstsq(root * adds, root * matrix, rcond=None)[0]
+    np.testing.assert_allclose(layer.dense_weight().numpy(force=True), best, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 5), "dim must be at least 1, got 0"),
+        ((2, 0), "buckets must be at least 1, got 0"),
+        ((2, 5, 0), "hashes must be at least 1, got 0"),
+        ((2, 2**32), r"buckets must be below 2\^32"),
+        ((2, 1.5), "buckets must be a whole number"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Hashed(*arguments)
+
+
+def test_it_is_another_value_than_a_narrow_one():
+    assert Hashed(2, 5) == Hashed(2, 5, hashes=2)
+    assert Hashed(2, 5) != Narrow(2)
+    assert Hashed(2, 5) != Hashed(2, 6)

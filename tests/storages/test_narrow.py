@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+import torch
+
+import mixdim
+from mixdim import Narrow
+from storage_contract import BASE_DIM, StorageContract
+
+
+class TestNarrow(StorageContract):
+    storages = (Narrow(1), Narrow(2), Narrow(5), Narrow(BASE_DIM))
+
+
+def test_fitting_is_the_weighted_svd():
+    generator = np.random.default_rng(0)
+    matrix, weights = generator.standard_normal((30, 8)), generator.exponential(size=30)
+    for dim in (1, 3, 8):
+        plan = mixdim.plan({"x": 30}, temperature=0, base_dim=8).with_storage("x", Narrow(dim))
+        layer = mixdim.MixedDimEmbedding(plan, dtype=torch.float64)
+        layer.fit_dense("x", matrix, weights)
+        root = np.sqrt(weights)[:, None]
+        left, values, right = np.linalg.svd(root * matrix, full_matrices=False)
+        best = (left[:, :dim] * values[:dim]) @ right[:dim] / root
+        np.testing.assert_allclose(layer.dense_weight().numpy(force=True), best, atol=1e-10)
+
+
+def test_rows_without_weight_do_not_matter_unless_none_has_any():
+    matrix = np.array([[1.0, 0.0], [0.0, 5.0]])
+    plan = mixdim.plan({"x": 2}, temperature=0, base_dim=2).with_storage("x", Narrow(1))
+    layer = mixdim.MixedDimEmbedding(plan, dtype=torch.float64)
+    layer.fit_dense("x", matrix, [1, 0])
+    np.testing.assert_allclose(layer.dense_weight().numpy(force=True)[0], matrix[0], atol=1e-12)
+    layer.fit_dense("x", matrix, [0, 0])
+    np.testing.assert_allclose(layer.dense_weight().numpy(force=True)[1], matrix[1], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "weights", "message"),
+    [
+        (
+            np.ones((3, 2)),
+            None,
+            r"matrix of feature 'x' must be numbers of shape \(2, 2\), got \(3, 2\)",
+        ),
+        (np.full((2, 2), np.nan), None, "matrix of feature 'x' must be finite"),
+        (np.ones((2, 2)), [1.0], r"row_weights of feature 'x' must be numbers of shape \(2,\)"),
+        (np.ones((2, 2)), [1.0, -1.0], "row_weights of feature 'x' must not be negative"),
+    ],
+)
+def test_what_cannot_be_fitted_is_said_and_nothing_changes(matrix, weights, message):
+    layer = mixdim.MixedDimEmbedding(mixdim.plan({"x": 2}, temperature=0, base_dim=2))
+    before = layer.dense_weight().detach().clone()
+    with pytest.raises(ValueError, match=message):
+        layer.fit_dense("x", matrix, weights)
+    assert torch.equal(layer.dense_weight(), before)
