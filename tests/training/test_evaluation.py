@@ -5,7 +5,7 @@ from torch import nn
 
 from mixdim.training import evaluate
 from mixdim.training.evaluation import Interrupted, feature_to_slice_by, outputs_of
-from mixdim.training.metrics import measure
+from mixdim.training.tasks import task_of
 from training_data import OwnModel, clicks, ratings, small_model
 
 
@@ -29,14 +29,14 @@ def test_metrics_and_slices_are_those_of_the_rows_in_each_third(name, dataset):
     found = evaluate(model, dataset, "validation", batch_size=50, slice_by=feature)
     rows = outputs_of(model, dataset, "validation", batch_size=50, with_ids_of=feature)
     slices = found.pop("slices")
-    assert found == measure(dataset.task, rows.outputs, rows.targets)
+    assert found == task_of(dataset.task).measure(rows.outputs, rows.targets)
     # By hand: ids are ranks of popularity, so the mass before an id is a running sum.
     counts = dataset.counts[feature]
     before = np.cumsum(counts) - counts
     third_of_id = np.array([int(3 * b >= counts.sum()) + int(3 * b >= 2 * counts.sum()) for b in before])
     for third, label in enumerate(("popular", "middle", "rare")):
         chosen = third_of_id[rows.ids] == third
-        assert slices[label] == measure(dataset.task, rows.outputs[chosen], rows.targets[chosen])
+        assert slices[label] == task_of(dataset.task).measure(rows.outputs[chosen], rows.targets[chosen])
     assert sum(slices[label]["rows"] for label in slices) == found["rows"]
 
 

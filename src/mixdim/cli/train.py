@@ -202,20 +202,16 @@ def _results(summary: dict[str, Any]) -> str:
 
 def _metrics_table(results: dict[str, dict[str, Any]]) -> str:
     """One line for each result and each of its slices, one column a metric."""
-    first = next(iter(results.values()))
-    names = [name for name, value in first.items() if name in METRICS and name != "rows"]
+    from mixdim.training.tasks import TASKS
+
+    metrics = {name for task in TASKS.values() for name in task.metrics}
+    names = [name for name in next(iter(results.values())) if name in metrics]
     lines = [["", "rows", *names]]
     for label, result in results.items():
         lines.append([label, *_cells(result, names)])
-        for slice_name, metrics in result.get("slices", {}).items():
-            lines.append([f"  {slice_name}", *_cells(metrics, names)])
+        for slice_name, of_slice in result.get("slices", {}).items():
+            lines.append([f"  {slice_name}", *_cells(of_slice, names)])
     return "\n".join(align(lines))
-
-
-METRICS = (
-    *("rows", "log_loss", "accuracy", "auc", "calibration", "calibration_error"),
-    *("mse", "rmse", "mae"),
-)
 
 
 def _cells(metrics: dict[str, Any], names: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ from mixdim.experiments.report.page import write_report
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import plan_of
 from mixdim.experiments.sweeps.measure import train_and_measure
-from mixdim.experiments.sweeps.objective import best_possible, objective_of
+from mixdim.experiments.sweeps.objective import best_possible, common_task, objective_of
 from mixdim.experiments.sweeps.records import Record, append_record, record_key
 from mixdim.files import make_folder
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
@@ -258,8 +258,8 @@ def _plans_table(configs: Sequence[RunConfig], dataset: Dataset) -> str:
 
 def results_table(runs: Sequence[Mapping[str, Any]]) -> str:
     """One line a run on the same data; "above best" is its loss minus the best possible one."""
-    objective = objective_of(runs)
-    metrics = [objective, *(["accuracy"] if objective == "log_loss" else [])]
+    task = common_task(runs)
+    metrics = [task.objective, *task.curve_metrics]
     lines = [
         ["temperature", "base_dim", "in embeddings", "parameters", *metrics, "above best", "seconds"]
     ]
@@ -271,7 +271,7 @@ def results_table(runs: Sequence[Mapping[str, Any]]) -> str:
             f"{run['embedding_parameters']:,}",
             f"{run['num_parameters']:,}",
             *(f"{found[metric]:.4f}" for metric in metrics),
-            "-" if bound is None else f"{found[objective] - bound:.4f}",
+            "-" if bound is None else f"{found[task.objective] - bound:.4f}",
             f"{run['seconds']:.1f}",
         ])  # fmt: skip
     return "\n".join(align(lines))

@@ -16,7 +16,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import backward
 
@@ -32,9 +31,8 @@ from mixdim.training.evaluation import (
 from mixdim.training.inputs import Batch, TrainingData, num_rows
 from mixdim.training.journal import Journal
 from mixdim.training.memory import peak_memory
-from mixdim.training.metrics import objective
 from mixdim.training.optimizers import NamedOptimizer
-from mixdim.training.options import TrainingOptions, options_for
+from mixdim.training.options import TrainingOptions
 from mixdim.training.resumption import (
     TrainingState,
     load_everything,
@@ -44,13 +42,10 @@ from mixdim.training.resumption import (
 )
 from mixdim.training.schedule import Schedule
 from mixdim.training.signals import StopRequests
+from mixdim.training.tasks import options_for, task_of
 
 log = logging.getLogger("mixdim.training")
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "binary": F.binary_cross_entropy_with_logits,
-    "rating": F.mse_loss,
-}
 SECONDS_BETWEEN_CHECKPOINTS = 300.0  # if not told otherwise
 
 
@@ -144,7 +139,7 @@ class _Run:
         if num_rows(self.data, "train") == 0:
             raise ValueError("the training split is empty")
         self.slice_by = feature_to_slice_by(self.data, self.options.slice_by)
-        self.loss, self.device = LOSSES[self.data.task], device_of(self.model)
+        self.task, self.device = task_of(self.data.task), device_of(self.model)
         self.optimizer = NamedOptimizer(self.options.optimizer, self.model, lr=self.options.lr)
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.saved_step: int | None = None
@@ -212,7 +207,7 @@ class _Run:
         """Take one step, and tell of it."""
         start = time.perf_counter()
         batch = to_device(next(batches), self.device)
-        loss = self.loss(check_output(self.model(batch), batch.target), batch.target)
+        loss = self.task.loss(check_output(self.model(batch), batch.target), batch.target)
         self.state.losses.append(loss.item())
         if not math.isfinite(self.state.losses[-1]):
             raise self._diverged(f"the loss is {self.state.losses[-1]}")
@@ -268,9 +263,10 @@ class _Run:
         state.last = {"step": state.step, "epoch": self._epoch(), **metrics}
         state.evaluated_step, self.saved_step = state.step, None
         self.journal.write(self._record("validation", validation=metrics))
-        value = metrics[objective(self.data.task)]
-        log.info("step %d: validation %s %s", state.step, objective(self.data.task), value)
-        best = None if state.best is None else state.best[objective(self.data.task)]
+        objective = self.task.objective
+        value = metrics[objective]
+        log.info("step %d: validation %s %s", state.step, objective, value)
+        best = None if state.best is None else state.best[objective]
         if value is None or best is None or value < best:
             state.best, state.stale = state.last, 0
             self._keep_best()

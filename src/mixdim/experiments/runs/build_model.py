@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,15 +35,6 @@ def build_model(config: RunConfig, plan: Plan, *, num_dense: int, mean: float) -
         return MatrixFactorization(users, items, mean=shift, biases=bool(config.biases))
     assert config.hidden is not None
     return NeuralCollaborativeFiltering(users, items, hidden=config.hidden, mean=shift, **drawn)
-
-
-def mean_output(dataset: Dataset) -> float:
-    """The constant output with the least loss: the mean rating, or the logit of the share of clicks."""
-    mean = dataset.mean_target
-    if dataset.task == "rating":
-        return mean
-    share = min(max(mean, 1e-6), 1 - 1e-6)
-    return math.log(share / (1 - share))
 
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:

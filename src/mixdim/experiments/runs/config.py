@@ -11,9 +11,9 @@ from typing import Any, get_args, get_type_hints
 
 import tomli_w
 
-from mixdim.training.options import PRESET_OF_TASK, TrainingOptions, preset
+from mixdim.training.options import TrainingOptions, preset
+from mixdim.training.tasks import task_of
 
-MODEL_OF_TASK = {"binary": "dlrm", "rating": "mf"}
 BANDS = {"dlrm": 1, "mf": 8, "ncf": 8}  # the paper: one block a feature for CTR, 8 to 16 bands for CF
 OPTIONS_OF_MODEL: dict[str, dict[str, Any]] = {
     "dlrm": {"bottom": (512, 256, 64), "top": (512, 256)},
@@ -67,7 +67,7 @@ class RunConfig:
 
     def effective(self, task: str) -> RunConfig:
         """Fill in what was not said: the preset of the task, and the paper's settings."""
-        model = MODEL_OF_TASK[task] if self.model is None else self.model
+        model = task_of(task).default_model if self.model is None else self.model
         if model not in OPTIONS_OF_MODEL:
             raise ValueError(f"model must be one of {', '.join(OPTIONS_OF_MODEL)}, got {model!r}")
         widths: dict[str, Any] = {"bands": BANDS[model], "rounding": "power_of_two"}
@@ -79,7 +79,7 @@ class RunConfig:
             widths = {}
         elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
-        name = PRESET_OF_TASK[task] if self.preset is None else self.preset
+        name = task_of(task).preset if self.preset is None else self.preset
         training = preset(name)
         of_model = OPTIONS_OF_MODEL[model]
         of_any_model = {option for options in OPTIONS_OF_MODEL.values() for option in options}

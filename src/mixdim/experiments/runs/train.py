@@ -26,7 +26,7 @@ from torch import nn
 import mixdim
 from mixdim.data import Dataset
 from mixdim.data.unknown_values import advice
-from mixdim.experiments.runs.build_model import build_model, check_fits, mean_output
+from mixdim.experiments.runs.build_model import build_model, check_fits
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.trained import check_features, read_plan, read_summary
 from mixdim.files import make_folder, write_atomically
@@ -38,6 +38,7 @@ from mixdim.training import Fitted, fit
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory
 from mixdim.training.resumption import MAY_CHANGE
+from mixdim.training.tasks import task_of
 
 Echo = Callable[[str], None]
 
@@ -94,7 +95,8 @@ def train_run(
         write_atomically(saved, config.to_toml())
         write_atomically(planned, plan.to_json())
         torch.manual_seed(options.seed)
-        model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
+        mean = task_of(dataset.task).constant_output(dataset.mean_target)
+        model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
         echo(_opening_line(config, plan, model))
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
         fitted = fit(
@@ -193,10 +195,7 @@ def summarise(
 ) -> dict[str, Any]:
     """What `summary.json` says: what was trained, at what cost, how well."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    truth = dataset.meta.truth or {}
-    best_possible: dict[str, Any] = {
-        name: truth[name] for name in ("bayes_log_loss", "bayes_mse") if name in truth
-    }
+    truth, bound = dataset.meta.truth or {}, f"bayes_{task_of(dataset.task).objective}"
     return {
         "model": config.model,
         "temperature": plan.temperature,
@@ -215,7 +214,7 @@ def summarise(
         "slice_feature": fitted.slice_feature,
         "validation": fitted.validation,
         "test": fitted.test,
-        **best_possible,
+        **({bound: truth[bound]} if bound in truth else {}),
         "unknown_lookups": {
             name: found
             for name, found in dataset.unknown_lookups.items()

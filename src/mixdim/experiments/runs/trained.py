@@ -21,6 +21,7 @@ from mixdim.planning.plan import Plan
 from mixdim.training import Checkpoints, evaluate, load_weights
 from mixdim.training.checkpoints import CheckpointError
 from mixdim.training.evaluation import Progress, outputs_of
+from mixdim.training.tasks import task_of
 
 WEIGHTS = ("best", "last")
 
@@ -101,8 +102,7 @@ def predict_run(
     run = open_for(path, dataset, weights)
     assert run.config.batch_size is not None
     found = outputs_of(run.model, dataset, split, batch_size=run.config.batch_size, progress=progress)
-    outputs = torch.from_numpy(found.outputs)
-    predictions = outputs.sigmoid() if dataset.task == "binary" else outputs
+    predictions = task_of(dataset.task).prediction(torch.from_numpy(found.outputs))
     start, stop = dataset.splits[split]
     table = pl.DataFrame({
         "row": np.arange(start, stop),

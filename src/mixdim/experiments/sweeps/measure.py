@@ -18,8 +18,8 @@ from mixdim.experiments.runs.trained import OpenedRun, open_for
 from mixdim.experiments.sweeps.records import Record, now
 from mixdim.training.devices import device_of, to_device
 from mixdim.training.evaluation import Progress, feature_to_slice_by
-from mixdim.training.metrics import measure, objective
 from mixdim.training.slices import measure_slices, thirds_of_popularity
+from mixdim.training.tasks import Task, task_of
 
 TRAIN_ROWS = 200_000  # enough to see the gap between training and test
 
@@ -55,26 +55,26 @@ def train_and_measure(
     summary = train_run(config, out, overwrite=overwrite, progress=progress)
     assert config.data is not None
     dataset = Dataset(config.data)
-    curve = tuple(_validations(out / "metrics.jsonl", dataset.task))
+    curve = tuple(_validations(out / "metrics.jsonl", task_of(dataset.task)))
     train = _train_metrics(open_for(out, dataset), dataset)
     return Outcome(summary=json.loads(json.dumps(summary)), curve=curve, train=train)
 
 
-def _validations(journal: Path, task: str) -> Iterator[dict[str, Any]]:
+def _validations(journal: Path, task: Task) -> Iterator[dict[str, Any]]:
     for line in map(json.loads, journal.read_text(encoding="utf-8").splitlines()):
         if line["kind"] == "validation":
             metrics = line["validation"]
             yield {
                 **{name: line[name] for name in ("step", "epoch", "train_seconds", "seconds")},
-                "loss": metrics[objective(task)],
-                **({"accuracy": metrics["accuracy"]} if task == "binary" else {}),
+                "loss": metrics[task.objective],
+                **{name: metrics[name] for name in task.curve_metrics},
             }
 
 
 @torch.no_grad()
 def _train_metrics(run: OpenedRun, dataset: Dataset) -> dict[str, Any]:
     """Metrics and slices on the training split, or its first rows if it is long."""
-    start, stop = dataset.splits["train"]
+    task, (start, stop) = task_of(dataset.task), dataset.splits["train"]
     stop = min(stop, start + TRAIN_ROWS)
     assert run.config.batch_size is not None
     run.model.eval()
@@ -88,7 +88,7 @@ def _train_metrics(run: OpenedRun, dataset: Dataset) -> dict[str, Any]:
     rows = np.concatenate(outputs), np.concatenate(targets)
     feature = feature_to_slice_by(dataset, run.config.slice_by)
     if feature is None:
-        return measure(dataset.task, *rows)
+        return task.measure(*rows)
     column = np.concatenate(ids)[:, dataset.single_valued.index(feature)]
     thirds = thirds_of_popularity(dataset.counts[feature])[column]
-    return {**measure(dataset.task, *rows), "slices": measure_slices(dataset.task, *rows, thirds)}
+    return {**task.measure(*rows), "slices": measure_slices(task, *rows, thirds)}

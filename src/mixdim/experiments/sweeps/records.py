@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.sweeps.objective import objective_of
 from mixdim.locks import wait_for_lock
 
 STATUSES = ("finished", "failed")
@@ -56,7 +57,7 @@ class Record:
     def loss_name(self) -> str:
         """The metric that a finished run made small: "log_loss" or "mse"."""
         assert self.summary is not None
-        return next(name for name in ("log_loss", "mse") if name in self.summary["test"]["best"])
+        return objective_of([self.summary])
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
