@@ -22,8 +22,7 @@ from mixdim.experiments.runs.train import (
 from mixdim.planning.budget import format_bytes
 from mixdim.training import memory
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory, peak_memory
-from mixdim.training.optimizers import NamedOptimizer, sparse_parameters
-from mixdim.training.options import OPTIMIZERS
+from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer, sparse_parameters
 from training_data import clicks, ratings, small_config, small_model
 
 MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mixdim.arguments import real_number, whole_number
-
-OPTIMIZERS = ("amsgrad", "adam", "adagrad", "sgd")
+from mixdim.training.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,11 @@ from mixdim.files import make_folder, write_atomically
 from mixdim.locks import alone_at_work
 from mixdim.planning.budget import format_bytes, parse_budget
 from mixdim.planning.from_counts import plan as make_plan
-from mixdim.planning.plan import OPTIMIZER_STATE, Plan
+from mixdim.planning.plan import Plan
 from mixdim.training import Fitted, fit
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory
+from mixdim.training.optimizers import OPTIMIZERS
 from mixdim.training.resumption import MAY_CHANGE
 from mixdim.training.tasks import task_of
 
@@ -182,7 +183,7 @@ def require_memory(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryFor
 def _smaller(config: RunConfig, plan: Plan, over: int) -> str | None:
     """The options of a run whose tables take so many bytes less; None if no budget is that small."""
     assert config.optimizer is not None
-    copies = 1 + OPTIMIZER_STATE[config.optimizer]
+    copies = 1 + OPTIMIZERS[config.optimizer].copies
     # What scales with the tables must shrink by what is over; the rest does not grow with fewer.
     budget = plan.num_parameters - math.ceil(1.05 * over / (4 * copies))
     instead = "" if config.base_dim is None else f" instead of --base-dim {config.base_dim}"
