@@ -13,8 +13,8 @@ from torch import nn
 
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_criteo_like, generate_movielens_like
-from mixdim.experiments.runs.build_model import build_model
 from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.models import build_model
 from mixdim.experiments.runs.train import plan_of
 from mixdim.training.tasks import task_of
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mixdim.data.folder import TASKS as TASKS_OF_DATA
-from mixdim.experiments.runs.config import OPTIONS_OF_MODEL
+from mixdim.experiments.runs.models import MODELS
 from mixdim.training import options_for, preset
 from mixdim.training.metrics import (
     accuracy,
@@ -33,7 +33,7 @@ def test_every_task_of_a_prepared_folder_is_known_by_its_name():
 @pytest.mark.parametrize("task", TASKS.values())
 def test_what_a_task_names_is_there(task):
     assert options_for(task.name) == preset(task.preset)
-    assert task.default_model in OPTIONS_OF_MODEL
+    assert task.default_model in MODELS
     assert set(task.curve_metrics) < task.metrics.keys() - {task.objective}
 
 

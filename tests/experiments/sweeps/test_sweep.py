@@ -12,7 +12,7 @@ import pytest
 
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
-from mixdim.experiments.runs.build_model import build_model
+from mixdim.experiments.runs.models import build_model
 from mixdim.experiments.runs.train import plan_of, train_run
 from mixdim.experiments.runs.trained import evaluate_run
 from mixdim.experiments.sweeps.measure import train_and_measure

@@ -16,7 +16,7 @@ import platform
 import shutil
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from torch import nn
 import mixdim
 from mixdim.data import Dataset
 from mixdim.data.unknown_values import advice
-from mixdim.experiments.runs.build_model import build_model, check_fits
 from mixdim.experiments.runs.config import RunConfig, read_config
+from mixdim.experiments.runs.models import OPTIONS_OF_MODELS, build_model, check_fits
 from mixdim.experiments.runs.trained import check_features, read_plan, read_summary
 from mixdim.files import make_folder, write_atomically
 from mixdim.locks import alone_at_work
@@ -244,7 +244,8 @@ def advice_after(summary: dict[str, Any]) -> list[str]:
 
 _SUMMARY_OPTIONS = (
     *("bands", "rounding", "seed", "preset", "optimizer", "lr", "batch_size", "epochs", "patience"),
-    *("shuffle", "init", "bottom", "top", "hidden", "mean", "biases"),
+    *("shuffle", "init"),
+    *(field.name for field in fields(RunConfig) if field.name in OPTIONS_OF_MODELS),
 )
 
 

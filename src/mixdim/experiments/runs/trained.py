@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from mixdim.data import Dataset
-from mixdim.experiments.runs.build_model import build_model
 from mixdim.experiments.runs.config import RunConfig, read_config
+from mixdim.experiments.runs.models import build_model
 from mixdim.files import write_atomically
 from mixdim.planning.plan import Plan
 from mixdim.training import Checkpoints, evaluate, load_weights

@@ -16,8 +16,8 @@ import torch
 
 from mixdim.arguments import whole_number
 from mixdim.data import Dataset
-from mixdim.experiments.runs.build_model import build_model, check_fits
 from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.models import build_model, check_fits
 from mixdim.experiments.runs.train import plan_of
 from mixdim.experiments.sweeps.measure import Outcome
 from mixdim.experiments.sweeps.records import Record, append_record, read_records, record_key
