@@ -24,7 +24,7 @@ from mixdim.experiments.report.findings import Finding
 from mixdim.experiments.report.page import write_report
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import plan_of
-from mixdim.experiments.sweeps.measure import train_and_measure
+from mixdim.experiments.sweeps.measure import AskedRun, train_and_measure
 from mixdim.experiments.sweeps.objective import best_possible, common_task, objective_of
 from mixdim.experiments.sweeps.records import Record, append_record, record_key
 from mixdim.files import make_folder
@@ -210,17 +210,18 @@ def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., 
         if stage == "training":
             show(name, done, total, note)
 
+    effective = config.effective(dataset.task)
+    asked = AskedRun(effective, record_key(effective, dataset.fingerprint))
     try:
-        outcome = train_and_measure(config, folder, overwrite=True, progress=show_training)
+        record = train_and_measure(asked, folder, overwrite=True, progress=show_training)
     except Stopped as stopped:
         raise DemoStopped(stopped.signal_name) from None
-    summary = outcome.summary
+    summary = record.summary
     assert summary is not None
     objective = objective_of([summary])
     samples = summary["epochs_run"] * (stop - start)  # fewer than planned, if it stopped early
     show(name, samples, samples, f"test {objective} {summary['test']['best'][objective]:.4f}")
-    effective = config.effective(dataset.task)
-    return outcome.record(effective, key=record_key(effective, dataset.fingerprint))
+    return record
 
 
 def _run_folder(config: RunConfig, demo_set: DemoSet, out: Path) -> Path:

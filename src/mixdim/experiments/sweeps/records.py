@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,11 +85,6 @@ def record_key(config: RunConfig, fingerprint: str, *, model_budget: int | None 
         decisive["model_budget"] = model_budget
     page = _canonical({"config": decisive, "data": fingerprint})
     return hashlib.blake2b(page.encode(), digest_size=16).hexdigest()
-
-
-def now() -> str:
-    """The time, as `finished_at` has it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def append_record(path: Path, record: Record) -> None:
