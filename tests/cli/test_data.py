@@ -4,9 +4,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from test_cli import output
 
 import mixdim.data
+from command_line import output
 
 
 def write_table(path):

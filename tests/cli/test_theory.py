@@ -7,7 +7,7 @@ import typer
 
 from mixdim.cli import theory as cli_theory
 from mixdim.cli.main import run
-from mixdim.experiments.figures.drawing import drawing as figures
+from mixdim.experiments.figures import drawing as figures
 
 SMALL = {
     "two-block": ("--size", "16", "--rates", "0.45,0.4,0.35", "--seeds", "1"),

@@ -47,7 +47,11 @@ def test_the_generic_build_gives_the_same_results():
             *(sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"),
             *(
                 str(tests / name)
-                for name in ("test_scores.py", "test_interaction.py", "kernels/test_lookup.py")
+                for name in (
+                    "layer/test_scores.py",
+                    "layer/test_interaction.py",
+                    "kernels/test_lookup.py",
+                )
             ),
             *("-k", "not operator and not graph"),
         ],
