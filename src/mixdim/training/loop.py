@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd import backward
 
 from mixdim.training.checkpoints import Checkpoints
+from mixdim.training.clock import Clock
 from mixdim.training.devices import device_of, to_device
 from mixdim.training.evaluation import (
     Interrupted,
@@ -34,11 +34,10 @@ from mixdim.training.memory import peak_memory
 from mixdim.training.optimizers import NamedOptimizer
 from mixdim.training.options import TrainingOptions
 from mixdim.training.resumption import (
+    BestWeights,
     TrainingState,
     load_everything,
-    load_weights,
     save_everything,
-    save_weights,
 )
 from mixdim.training.schedule import Schedule
 from mixdim.training.signals import StopRequests
@@ -145,7 +144,7 @@ class _Run:
         self.saved_step: int | None = None
         self.saved_path: Path | None = None
         self.checkpoints = Checkpoints((self.out or Path()) / "checkpoint")
-        self.best_in_memory: dict[str, Tensor] = {}
+        self.best = BestWeights(None if self.out is None else self.checkpoints)
         if self.out is None:
             self.journal = Journal(None)
         else:
@@ -155,7 +154,7 @@ class _Run:
 
     def finish(self) -> Fitted:
         """Train to the end, measure, and leave the best weights in the model."""
-        self.clock = _Clock(self.state.seconds)
+        self.clock = Clock(self.state.seconds)
         if self.out is None:
             return self._to_the_end(lambda: False)
         with StopRequests() as stopped:
@@ -169,7 +168,7 @@ class _Run:
 
     def _to_the_end(self, stopped: Callable[[], bool]) -> Fitted:
         self.model.train()
-        with closing(self._batches()) as batches:
+        with closing(self.schedule.batches(self.data, after=self.state.step)) as batches:
             while True:
                 if self._evaluation_is_due():
                     self._evaluate(stopped)
@@ -189,19 +188,6 @@ class _Run:
         return state.step >= self.schedule.total_steps or (
             patience is not None and state.stale >= patience
         )
-
-    def _batches(self) -> Generator[Batch, None, None]:
-        """The batches after the steps done so far, epoch after epoch."""
-        epoch, position = self.schedule.place_after(self.state.step)
-        for number in count(epoch):
-            yield from self.data.batches(
-                "train",
-                batch_size=self.options.batch_size,
-                shuffle=self.options.shuffle,
-                seed=self.options.seed,
-                epoch=number,
-                position=position if number == epoch else 0,
-            )
 
     def _train(self, batches: Generator[Batch, None, None]) -> None:
         """Take one step, and tell of it."""
@@ -269,7 +255,9 @@ class _Run:
         best = None if state.best is None else state.best[objective]
         if value is None or best is None or value < best:
             state.best, state.stale = state.last, 0
-            self._keep_best()
+            if self.out is not None:
+                self._check_weights()
+            self.best.keep(self.model, state)
         else:
             state.stale += 1
 
@@ -294,7 +282,7 @@ class _Run:
         last = self._measure("test", stopped)
         best = last
         if state.best["step"] != state.step:
-            self._load_best(state.best["step"])
+            self.best.load(self.model, state.best["step"])
             best = self._measure("test", stopped)
         places = {"best": state.best, "last": state.last}
         test = {
@@ -335,20 +323,6 @@ class _Run:
             self.clock.checkpoint_written()
         return self.saved_path
 
-    def _keep_best(self) -> None:
-        if self.out is None:
-            weights = self.model.state_dict()
-            self.best_in_memory = {name: tensor.clone() for name, tensor in weights.items()}
-        else:
-            self._check_weights()
-            save_weights(self.checkpoints, self.model, self.state)
-
-    def _load_best(self, step: int) -> None:
-        if self.out is None:
-            self.model.load_state_dict(self.best_in_memory)
-        else:
-            load_weights(self.model, self.checkpoints.best(step))
-
     def _check_weights(self) -> None:
         """A checkpoint that is written can be relied on."""
         for name, parameter in self.model.named_parameters():
@@ -362,20 +336,3 @@ class _Run:
             self.state = load_everything(found, self.model, self.optimizer, self.options, self.data)
             self.saved_step, self.saved_path = found.step, found.path
         self.journal.rewind(self.state.journal_length, step=self.state.step)
-
-
-class _Clock:
-    """How long a run has taken, those before a resumption included."""
-
-    def __init__(self, seconds_before: float) -> None:
-        self._start = time.perf_counter() - seconds_before
-        self._saved = time.perf_counter()
-
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start
-
-    def since_checkpoint(self) -> float:
-        return time.perf_counter() - self._saved
-
-    def checkpoint_written(self) -> None:
-        self._saved = time.perf_counter()
