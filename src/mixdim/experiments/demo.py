@@ -24,9 +24,10 @@ from mixdim.experiments.report.findings import Finding
 from mixdim.experiments.report.page import write_report
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import plan_of
+from mixdim.experiments.sweeps.keys import record_key
 from mixdim.experiments.sweeps.measure import AskedRun, train_and_measure
 from mixdim.experiments.sweeps.objective import best_possible, common_task, objective_of
-from mixdim.experiments.sweeps.records import Record, append_record, record_key
+from mixdim.experiments.sweeps.records import Record, append_record
 from mixdim.files import make_folder
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
 from mixdim.planning.from_counts import plan

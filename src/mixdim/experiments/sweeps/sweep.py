@@ -19,8 +19,9 @@ from mixdim.data import Dataset
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.models import build_model, check_fits
 from mixdim.experiments.runs.train import plan_of
+from mixdim.experiments.sweeps.keys import record_key
 from mixdim.experiments.sweeps.measure import AskedRun
-from mixdim.experiments.sweeps.records import Record, append_record, read_records, record_key
+from mixdim.experiments.sweeps.records import Record, append_record, read_records
 from mixdim.experiments.sweeps.run_locks import RunLocks
 from mixdim.experiments.sweeps.worker import Worker, get_ready, remove_abandoned_folders, some_done
 from mixdim.planning.from_counts import FloorWarning
