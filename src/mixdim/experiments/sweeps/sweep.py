@@ -1,6 +1,6 @@
 """Many runs, recorded one by one: skip what is finished, go on after a failure, stop at any time.
 
-Knows nothing about figures; one run is the business of sweep_worker.py.
+Knows nothing about figures; one run is the business of worker.py.
 """
 
 from __future__ import annotations
