@@ -12,6 +12,7 @@ import pytest
 
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
+from mixdim.experiments.runs import train
 from mixdim.experiments.runs.models import build_model
 from mixdim.experiments.runs.train import plan_of, train_run
 from mixdim.experiments.runs.trained import evaluate_run
@@ -25,6 +26,7 @@ from mixdim.experiments.sweeps.sweep import (
     run_sweep,
 )
 from mixdim.experiments.sweeps.worker import Worker
+from mixdim.training import Checkpoints
 from sweep_runs import endless, results, runs_of, timeless, told, wait_for
 from training_data import clicks, ratings
 
@@ -121,6 +123,13 @@ def test_clicks_have_accuracy_in_their_curve(tmp_path):
     assert all(point.keys() >= {"loss", "accuracy"} for point in record.curve)
     assert record.curve[-1]["loss"] == record.summary["validation"]["last"]["log_loss"]
     assert record.curve[-1]["accuracy"] == record.summary["validation"]["last"]["accuracy"]
+
+
+def test_measuring_a_run_opens_nothing_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "open_for", None)
+    monkeypatch.setattr(Checkpoints, "newest", None)
+    record = train_and_measure(AskedRun(told(base_dim=4).effective("rating"), "key"), tmp_path / "run")
+    assert (record.key, record.status, record.train["rows"]) == ("key", "finished", 800)
 
 
 def test_finished_runs_are_skipped_and_results_do_not_depend_on_the_number_of_jobs(file, tmp_path):
