@@ -13,9 +13,10 @@ from torch import nn
 
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_criteo_like, generate_movielens_like
-from mixdim.experiments.runs.build_model import build_model, mean_output
 from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.models import build_model
 from mixdim.experiments.runs.train import plan_of
+from mixdim.training.tasks import task_of
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mixdim-tests-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -52,7 +53,8 @@ def small_model(name, dataset, **options):
     """The model that `mixdim train` would build, with narrow layers."""
     config = small_config(name, dataset, **options)
     plan = plan_of(config, dataset)
-    return build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
+    mean = task_of(dataset.task).constant_output(dataset.mean_target)
+    return build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
 
 
 class OwnModel(nn.Module):

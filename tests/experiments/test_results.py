@@ -1,6 +1,7 @@
 """What this repository says it measured is what its records and findings say."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from mixdim.experiments.paper import claims, figure_words
 from mixdim.experiments.paper.protocols import small
 from mixdim.experiments.report.findings import read_findings
 from mixdim.experiments.reproduce.targets import FIGURES
+from mixdim.experiments.runs.config import config_of
+from mixdim.experiments.sweeps.keys import record_key
 from mixdim.experiments.sweeps.records import read_records, replicates
 
 REPOSITORY = Path(__file__).parents[2]
@@ -35,6 +38,15 @@ def test_every_setting_was_run_with_all_seeds_and_none_failed(records):
     fewest = min(protocol.seeds for protocol in small().values())
     assert fewest >= 3
     assert all(len(same) >= fewest for same in replicates(records))
+
+
+def test_the_same_settings_would_find_every_record_finished(records):
+    for record in records:
+        options = {name: value for name, value in record.config.items() if name != "model_budget"}
+        config = config_of(options)
+        if config.plan is not None:
+            config = replace(config, plan=str(REPOSITORY / config.plan))
+        assert record_key(config, record.summary["data_fingerprint"]) == record.key
 
 
 def test_findings_are_what_the_code_of_today_says_of_the_records(records):

@@ -12,8 +12,7 @@ from mixdim import kernels
 from mixdim.training import evaluate, preset
 from mixdim.training.devices import device_of, to_device
 from mixdim.training.evaluation import outputs_of
-from mixdim.training.optimizers import NamedOptimizer
-from mixdim.training.options import OPTIMIZERS
+from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer
 from training_data import OwnModel, clicks_with_bags, ratings, raw_bytes
 
 OPTIONS = replace(preset("cf"), batch_size=300, epochs=2, lr=0.05, patience=None)

@@ -5,8 +5,8 @@ from torch import nn
 
 from mixdim.training import evaluate
 from mixdim.training.evaluation import Interrupted, feature_to_slice_by, outputs_of
-from mixdim.training.metrics import measure
-from training_data import OwnModel, clicks, ratings, small_model
+from mixdim.training.tasks import task_of
+from training_data import OwnModel, clicks, clicks_with_bags, ratings, small_model
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
@@ -29,14 +29,14 @@ def test_metrics_and_slices_are_those_of_the_rows_in_each_third(name, dataset):
     found = evaluate(model, dataset, "validation", batch_size=50, slice_by=feature)
     rows = outputs_of(model, dataset, "validation", batch_size=50, with_ids_of=feature)
     slices = found.pop("slices")
-    assert found == measure(dataset.task, rows.outputs, rows.targets)
+    assert found == task_of(dataset.task).measure(rows.outputs, rows.targets)
     # By hand: ids are ranks of popularity, so the mass before an id is a running sum.
     counts = dataset.counts[feature]
     before = np.cumsum(counts) - counts
     third_of_id = np.array([int(3 * b >= counts.sum()) + int(3 * b >= 2 * counts.sum()) for b in before])
     for third, label in enumerate(("popular", "middle", "rare")):
         chosen = third_of_id[rows.ids] == third
-        assert slices[label] == measure(dataset.task, rows.outputs[chosen], rows.targets[chosen])
+        assert slices[label] == task_of(dataset.task).measure(rows.outputs[chosen], rows.targets[chosen])
     assert sum(slices[label]["rows"] for label in slices) == found["rows"]
 
 
@@ -102,3 +102,28 @@ def test_outputs_that_are_not_finite_are_counted():
 def test_an_unknown_split_is_answered_with_the_choices():
     with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
         evaluate(Column(), ratings(), "dev")
+
+
+class SizeOfItsBatch(nn.Module):
+    def forward(self, batch):
+        return torch.full_like(batch.target, len(batch.target))
+
+
+@pytest.mark.parametrize("dataset", [clicks, clicks_with_bags])
+def test_the_first_rows_are_measured_as_if_the_split_ended_there(dataset):
+    dataset = dataset()
+    head = dataset.head(25)
+    assert list(head.splits.values()) == [(0, 25), (25, 25), (25, 25)]
+    sizes = outputs_of(SizeOfItsBatch(), head, "train", batch_size=10).outputs
+    assert sizes.tolist() == [10] * 20 + [5] * 5
+    found = outputs_of(SizeOfItsBatch(), head, "train", batch_size=10, with_ids_of=head.single_valued[0])
+    rows = dataset.rows(slice(0, 25))
+    assert (found.targets == rows.target.numpy()).all()
+    assert (found.ids == rows.ids[:, 0].numpy()).all()
+    assert all((head.counts[name] == dataset.counts[name]).all() for name in dataset.counts)
+
+
+def test_more_first_rows_than_there_are_leave_all_as_it_is():
+    assert ratings().head(10**9).splits == ratings().splits
+    with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
+        ratings().head(0)

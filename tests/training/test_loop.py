@@ -18,6 +18,7 @@ from mixdim.training import (
     load_weights,
     loop,
     preset,
+    tasks,
 )
 from training_data import (
     OwnModel,
@@ -115,7 +116,7 @@ class Falling(torch.autograd.Function):
 @pytest.fixture
 def overfitting(monkeypatch):
     """Training moves the weight of `Overfits` by exactly -1 a step."""
-    monkeypatch.setitem(loop.LOSSES, "rating", Falling.apply)
+    monkeypatch.setitem(tasks.TASKS, "rating", replace(tasks.RATING, loss=Falling.apply))
     return replace(OPTIONS, optimizer="sgd", lr=1.0, epochs=9)
 
 

@@ -14,15 +14,9 @@ from mixdim.training.metrics import (
     calibration_error,
     log_loss,
     mae,
-    measure,
     mse,
-    objective,
-    require_rows,
     rmse,
 )
-
-BINARY = ("log_loss", "accuracy", "auc", "calibration", "calibration_error")
-RATING = ("mse", "rmse", "mae")
 
 # Few distinct logits, so that most of them are tied.
 tied_rows = st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 1)), min_size=1, max_size=40)
@@ -204,38 +198,6 @@ def test_rating_errors_of_float32_are_taken_in_float64():
     assert mse(predictions, targets) == (2**24 - 0.5) ** 2
 
 
-def test_measure_gives_the_metrics_of_its_task_as_plain_numbers():
-    logits, targets = np.array([0.5, -1.0, 2.0], np.float32), np.array([1, 0, 0], np.float32)
-    expected = {f.__name__: f(logits, targets) for f in (log_loss, accuracy, auc, calibration)}
-    expected["calibration_error"] = calibration_error(logits, targets)
-    answer = measure("binary", logits, targets)
-    assert answer == {"rows": 3, **expected}
-    assert list(answer) == ["rows", *BINARY]
-    assert {type(value) for value in answer.values()} == {int, float}
-
-    answer = measure("rating", logits, targets)
-    assert answer == {"rows": 3, **{f.__name__: f(logits, targets) for f in (mse, rmse, mae)}}
-    assert {type(value) for value in answer.values()} == {int, float}
-
-
-def test_measure_of_one_row():
-    assert measure("rating", [4.0], [3.5]) == {"rows": 1, "mse": 0.25, "rmse": 0.5, "mae": 0.5}
-    one = measure("binary", [0.0], [0])
-    assert one == {
-        "rows": 1,
-        "log_loss": math.log(2),
-        "accuracy": 1.0,
-        "auc": None,
-        "calibration": None,
-        "calibration_error": 0.5,
-    }
-
-
-@pytest.mark.parametrize(("task", "names"), [("binary", BINARY), ("rating", RATING)])
-def test_every_metric_of_no_rows_is_none(task, names):
-    assert measure(task, np.array([], np.float32), []) == {"rows": 0, **dict.fromkeys(names)}
-
-
 def test_a_mean_of_no_rows_is_refused():
     for metric in (log_loss, accuracy, calibration_error):
         with pytest.raises(ValueError, match="the number of rows of logits must be at least 1, got 0"):
@@ -245,69 +207,7 @@ def test_a_mean_of_no_rows_is_refused():
             metric([], [])
 
 
-def test_the_objective_is_a_metric_of_the_task():
-    assert objective("binary") == "log_loss"
-    assert objective("rating") == "mse"
-
-
-def test_an_unknown_task_is_told_the_tasks():
-    message = "task must be one of 'binary', 'rating', got 'ranking'"
-    with pytest.raises(ValueError, match=message):
-        measure("ranking", [1.0], [1.0])
-    with pytest.raises(ValueError, match=message):
-        objective("ranking")
-
-
-def test_outputs_that_are_not_finite_are_counted_and_placed():
-    outputs = np.array([0.5, 1.0, np.inf, np.nan, -np.inf], np.float32)
-    with pytest.raises(ValueError, match=r"outputs must be finite, got 3 values .* first inf at row 2"):
-        measure("binary", outputs, np.zeros(5))
-    with pytest.raises(
-        ValueError, match="outputs must be finite, got 1 value that is not: nan at row 0"
-    ):
-        measure("rating", [float("nan"), 1.0], [0.0, 0.0])
-    with pytest.raises(
-        ValueError, match="targets must be finite, got 1 value that is not: nan at row 1"
-    ):
-        measure("rating", [1.0, 1.0], [0.0, float("nan")])
-
-
-def test_binary_targets_are_zero_or_one_and_ratings_are_any_number():
-    with pytest.raises(ValueError, match=r"targets must be 0 or 1, got 0\.5 at row 1"):
-        measure("binary", [0.0, 0.0, 0.0], [1, 0.5, 2])
-    for wrong in (2, -1):
-        with pytest.raises(ValueError, match=f"targets must be 0 or 1, got {wrong} at row 0"):
-            measure("binary", [0.0], [wrong])
-    assert measure("rating", [0.5], [0.5])["mse"] == 0
-    assert measure("binary", [3.0, -3.0], [True, False])["accuracy"] == 1
-
-
-@pytest.mark.parametrize("task", ["binary", "rating"])
-def test_outputs_and_targets_are_vectors_of_one_length(task):
-    with pytest.raises(ValueError, match="outputs and targets must have one length, got 1 and 2"):
-        measure(task, [0.0], [0, 1])
-    with pytest.raises(ValueError, match=r"outputs must have one dimension, got shape \(2, 1\)"):
-        measure(task, [[0.0], [0.0]], [0, 1])
-    with pytest.raises(ValueError, match=r"targets must have one dimension, got shape \(\)"):
-        measure(task, [0.0], 1)
-    with pytest.raises(TypeError, match="outputs must be numbers, got <U1 values"):
-        measure(task, ["a"], [1])
-
-
 def test_an_error_names_the_argument_of_the_metric_that_was_called():
     for metric, name in ((log_loss, "logits"), (auc, "scores"), (mse, "predictions")):
         with pytest.raises(ValueError, match=f"^{name} must be finite"):
             metric([float("nan")], [1])
-
-
-def test_metrics_leave_their_arguments_as_they_were():
-    logits, targets = np.array([2.0, -1.0, 0.5]), np.array([1.0, 0.0, 1.0])
-    measure("binary", logits, targets)
-    measure("rating", logits, targets)
-    assert logits.tolist() == [2.0, -1.0, 0.5]
-    assert targets.tolist() == [1.0, 0.0, 1.0]
-
-
-def test_required_rows_come_back_in_float64():
-    rows = require_rows("binary", np.array([0.5], np.float32), np.array([1], np.int8))
-    assert [column.dtype for column in rows] == [np.float64, np.float64]

@@ -1,12 +1,13 @@
 import copy
 import json
+from itertools import chain
 
 import pytest
 import torch
 from torch import nn
 
-from mixdim.training.optimizers import NamedOptimizer, sparse_parameters
-from mixdim.training.options import OPTIMIZERS
+from mixdim.planning.plan import OPTIMIZER_STATE
+from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer, sparse_parameters
 from training_data import OwnModel, clicks, ratings, small_model
 
 MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
@@ -169,6 +170,25 @@ def test_state_of_something_else_is_refused_before_anything_changes(change, mess
     after, counted = optimizer.state()
     assert (after.keys(), counted) == (before.keys(), numbers)
     assert all(torch.equal(after[place], before[place]) for place in before)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_keeps_what_its_entry_says_and_what_a_plan_counts(name):
+    dataset = ratings()
+    model = OwnModel(dataset, sparse=True)
+    optimizer = NamedOptimizer(name, model, lr=0.01)
+    assert bool(optimizer.state()[0]) == OPTIMIZERS[name].from_the_start
+    take_steps(model, dataset, optimizer.step, count=1)
+    kept = {parameter: set() for parameter in optimizer.parameters}
+    for place in chain(*optimizer.state()):
+        parameter, _, key = place.rpartition("/")
+        kept[parameter].add(key)
+    assert all(keys == OPTIMIZERS[name].keys for keys in kept.values())
+    assert len(OPTIMIZERS[name].keys - {"step"}) == OPTIMIZERS[name].copies == OPTIMIZER_STATE[name]
+
+
+def test_a_plan_counts_every_optimizer_that_a_run_can_name():
+    assert OPTIMIZER_STATE.keys() == {None, *OPTIMIZERS}
 
 
 def test_a_parameter_without_a_gradient_so_far_need_have_no_state_but_with_adagrad():

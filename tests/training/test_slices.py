@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixdim.training.metrics import measure
 from mixdim.training.slices import SLICES, measure_slices, thirds_of_popularity
+from mixdim.training.tasks import BINARY, RATING
 
 # Small counts, so that there are ties, zeros and sums that fall exactly on a third.
 count_lists = st.lists(st.integers(0, 6), min_size=1, max_size=30)
@@ -87,7 +87,7 @@ def test_counts_that_are_not_counts_are_refused():
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 1), st.integers(0, 2)), max_size=30))
-@pytest.mark.parametrize("task", ["binary", "rating"])
+@pytest.mark.parametrize("task", [BINARY, RATING])
 def test_a_slice_is_measured_as_if_its_rows_were_alone(task, rows):
     outputs, targets, thirds = (
         (list(column) for column in zip(*rows, strict=True)) if rows else ([],) * 3
@@ -96,27 +96,25 @@ def test_a_slice_is_measured_as_if_its_rows_were_alone(task, rows):
     assert list(answer) == list(SLICES)
     for third, name in enumerate(SLICES):
         alone = [(z, y) for z, y, t in rows if t == third]
-        assert answer[name] == measure(task, [z for z, _ in alone], [y for _, y in alone])
+        assert answer[name] == task.measure([z for z, _ in alone], [y for _, y in alone])
 
 
 def test_an_empty_slice_is_there_with_no_rows():
-    answer = measure_slices("rating", [1.0], [1.0], thirds_of_popularity([0, 9])[[1]])
+    answer = measure_slices(RATING, [1.0], [1.0], thirds_of_popularity([0, 9])[[1]])
     assert answer["popular"]["rows"] == 1
     assert answer["middle"] == answer["rare"] == {"rows": 0, "mse": None, "rmse": None, "mae": None}
 
 
 def test_an_error_counts_rows_of_the_whole_not_of_a_slice():
     with pytest.raises(ValueError, match="nan at row 2"):
-        measure_slices("rating", [1.0, 1.0, float("nan")], [0, 0, 0], [0, 1, 2])
-    with pytest.raises(ValueError, match="task must be one of 'binary', 'rating', got 'x'"):
-        measure_slices("x", [], [], [])
+        measure_slices(RATING, [1.0, 1.0, float("nan")], [0, 0, 0], [0, 1, 2])
 
 
 def test_every_row_needs_a_third():
     with pytest.raises(ValueError, match=r"one entry for each of 2 rows, got shape \(1,\)"):
-        measure_slices("rating", [1.0, 1.0], [1.0, 1.0], [0])
+        measure_slices(RATING, [1.0, 1.0], [1.0, 1.0], [0])
     with pytest.raises(ValueError, match=r"one entry for each of 2 rows, got shape \(2, 1\)"):
-        measure_slices("rating", [1.0, 1.0], [1.0, 1.0], [[0], [1]])
+        measure_slices(RATING, [1.0, 1.0], [1.0, 1.0], [[0], [1]])
     for wrong in (3, -1, 0.5):
         with pytest.raises(ValueError, match=f"third_of_row must be 0, 1 or 2, got {wrong}.* at row 1"):
-            measure_slices("rating", [1.0, 1.0], [1.0, 1.0], [0, wrong])
+            measure_slices(RATING, [1.0, 1.0], [1.0, 1.0], [0, wrong])

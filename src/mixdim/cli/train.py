@@ -121,14 +121,14 @@ def train(
     options = config_of(given).over(RunConfig() if config is None else read_config(config))
     try:
         with progress_bars(unit="samples") as progress:
-            summary = train_run(
+            run = train_run(
                 options, out, resume=resume, overwrite=overwrite, progress=progress, echo=typer.echo
             )
     except Stopped as stopped:
         typer.echo(f"{stopped}; continue with: mixdim train --resume --out {quote(str(out))}", err=True)
         raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
-    typer.echo(_results(summary))
-    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(summary['data'])}")
+    typer.echo(_results(run.summary))
+    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(run.summary['data'])}")
 
 
 def evaluate(
@@ -179,7 +179,7 @@ def _widths(text: str | None, name: str) -> list[int] | None:
 
 def _results(summary: dict[str, Any]) -> str:
     """What a reader wants to know of a finished run."""
-    from mixdim.experiments.runs.train import advice_after
+    from mixdim.experiments.runs.summary import advice_after
 
     is_last = summary["validation"]["best"]["step"] == summary["validation"]["last"]["step"]
     shown = {"best": "best, also the last"} if is_last else {"best": "best", "last": "last"}
@@ -202,20 +202,16 @@ def _results(summary: dict[str, Any]) -> str:
 
 def _metrics_table(results: dict[str, dict[str, Any]]) -> str:
     """One line for each result and each of its slices, one column a metric."""
-    first = next(iter(results.values()))
-    names = [name for name, value in first.items() if name in METRICS and name != "rows"]
+    from mixdim.training.tasks import TASKS
+
+    metrics = {name for task in TASKS.values() for name in task.metrics}
+    names = [name for name in next(iter(results.values())) if name in metrics]
     lines = [["", "rows", *names]]
     for label, result in results.items():
         lines.append([label, *_cells(result, names)])
-        for slice_name, metrics in result.get("slices", {}).items():
-            lines.append([f"  {slice_name}", *_cells(metrics, names)])
+        for slice_name, of_slice in result.get("slices", {}).items():
+            lines.append([f"  {slice_name}", *_cells(of_slice, names)])
     return "\n".join(align(lines))
-
-
-METRICS = (
-    *("rows", "log_loss", "accuracy", "auc", "calibration", "calibration_error"),
-    *("mse", "rmse", "mae"),
-)
 
 
 def _cells(metrics: dict[str, Any], names: list[str]) -> list[str]:

@@ -156,6 +156,23 @@ class Dataset:
         """Continue a stream from what its `state()` said."""
         return self.batches(**state, prefetch=prefetch)
 
+    def head(self, rows: int) -> Dataset:
+        """The same data as if it ended after its first rows, which are those of the training split.
+
+        Counts stay those of the whole training split.
+        """
+        rows = whole_number(rows, "rows")
+        splits = {
+            name: (min(start, rows), min(stop, rows)) for name, (start, stop) in self.splits.items()
+        }
+        first = Dataset.__new__(Dataset)  # not opened again, and nothing remembered of the whole
+        first.path, first.meta, first._arrays = (
+            self.path,
+            replace(self.meta, splits=splits),
+            self._arrays,
+        )
+        return first
+
     def rows(self, rows: slice | np.ndarray) -> Batch:
         """Read rows of the folder, by a slice or by their numbers."""
         found = self._arrays

@@ -24,9 +24,10 @@ from mixdim.experiments.report.findings import Finding
 from mixdim.experiments.report.page import write_report
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import plan_of
-from mixdim.experiments.sweeps.measure import train_and_measure
-from mixdim.experiments.sweeps.objective import best_possible, objective_of
-from mixdim.experiments.sweeps.records import Record, append_record, record_key
+from mixdim.experiments.sweeps.keys import record_key
+from mixdim.experiments.sweeps.measure import AskedRun, train_and_measure
+from mixdim.experiments.sweeps.objective import best_possible, common_task, objective_of
+from mixdim.experiments.sweeps.records import Record, append_record
 from mixdim.files import make_folder
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
 from mixdim.planning.from_counts import plan
@@ -210,17 +211,18 @@ def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., 
         if stage == "training":
             show(name, done, total, note)
 
+    effective = config.effective(dataset.task)
+    asked = AskedRun(effective, record_key(effective, dataset.fingerprint))
     try:
-        outcome = train_and_measure(config, folder, overwrite=True, progress=show_training)
+        record = train_and_measure(asked, folder, overwrite=True, progress=show_training)
     except Stopped as stopped:
         raise DemoStopped(stopped.signal_name) from None
-    summary = outcome.summary
+    summary = record.summary
     assert summary is not None
     objective = objective_of([summary])
     samples = summary["epochs_run"] * (stop - start)  # fewer than planned, if it stopped early
     show(name, samples, samples, f"test {objective} {summary['test']['best'][objective]:.4f}")
-    effective = config.effective(dataset.task)
-    return outcome.record(effective, key=record_key(effective, dataset.fingerprint))
+    return record
 
 
 def _run_folder(config: RunConfig, demo_set: DemoSet, out: Path) -> Path:
@@ -258,8 +260,8 @@ def _plans_table(configs: Sequence[RunConfig], dataset: Dataset) -> str:
 
 def results_table(runs: Sequence[Mapping[str, Any]]) -> str:
     """One line a run on the same data; "above best" is its loss minus the best possible one."""
-    objective = objective_of(runs)
-    metrics = [objective, *(["accuracy"] if objective == "log_loss" else [])]
+    task = common_task(runs)
+    metrics = [task.objective, *task.curve_metrics]
     lines = [
         ["temperature", "base_dim", "in embeddings", "parameters", *metrics, "above best", "seconds"]
     ]
@@ -271,7 +273,7 @@ def results_table(runs: Sequence[Mapping[str, Any]]) -> str:
             f"{run['embedding_parameters']:,}",
             f"{run['num_parameters']:,}",
             *(f"{found[metric]:.4f}" for metric in metrics),
-            "-" if bound is None else f"{found[objective] - bound:.4f}",
+            "-" if bound is None else f"{found[task.objective] - bound:.4f}",
             f"{run['seconds']:.1f}",
         ])  # fmt: skip
     return "\n".join(align(lines))

@@ -3,8 +3,9 @@
 from mixdim.training.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from mixdim.training.evaluation import evaluate
 from mixdim.training.loop import DivergedError, Fitted, Stopped, fit
-from mixdim.training.options import TrainingOptions, options_for, preset
+from mixdim.training.options import TrainingOptions, preset
 from mixdim.training.resumption import load_weights
+from mixdim.training.tasks import options_for
 
 __all__ = [
     "Checkpoint",

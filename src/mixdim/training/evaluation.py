@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from mixdim.training.devices import device_of, to_device
 from mixdim.training.inputs import TrainingData, num_rows
-from mixdim.training.metrics import measure
 from mixdim.training.slices import measure_slices, thirds_of_popularity
+from mixdim.training.tasks import task_of
 
 # stage, samples done, samples in all, and a note such as the loss
 Progress = Callable[[str, int, int, str], None]
@@ -97,7 +97,7 @@ def evaluate(
 
     These are the thirds of the popularity mass of a feature: "popular", "middle" and "rare".
     """
-    feature = feature_to_slice_by(data, slice_by)
+    task, feature = task_of(data.task), feature_to_slice_by(data, slice_by)
     found = outputs_of(
         model,
         data,
@@ -107,10 +107,10 @@ def evaluate(
         progress=progress,
         stopped=stopped,
     )
-    result: dict[str, Any] = dict(measure(data.task, found.outputs, found.targets))
+    result: dict[str, Any] = dict(task.measure(found.outputs, found.targets))
     if feature is not None and found.ids is not None:
         thirds = thirds_of_popularity(data.counts[feature])
-        result["slices"] = measure_slices(data.task, found.outputs, found.targets, thirds[found.ids])
+        result["slices"] = measure_slices(task, found.outputs, found.targets, thirds[found.ids])
     return result
 
 

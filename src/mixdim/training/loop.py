@@ -12,15 +12,14 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd import backward
 
 from mixdim.training.checkpoints import Checkpoints
+from mixdim.training.clock import Clock
 from mixdim.training.devices import device_of, to_device
 from mixdim.training.evaluation import (
     Interrupted,
@@ -32,25 +31,20 @@ from mixdim.training.evaluation import (
 from mixdim.training.inputs import Batch, TrainingData, num_rows
 from mixdim.training.journal import Journal
 from mixdim.training.memory import peak_memory
-from mixdim.training.metrics import objective
 from mixdim.training.optimizers import NamedOptimizer
-from mixdim.training.options import TrainingOptions, options_for
+from mixdim.training.options import TrainingOptions
 from mixdim.training.resumption import (
+    BestWeights,
     TrainingState,
     load_everything,
-    load_weights,
     save_everything,
-    save_weights,
 )
 from mixdim.training.schedule import Schedule
 from mixdim.training.signals import StopRequests
+from mixdim.training.tasks import options_for, task_of
 
 log = logging.getLogger("mixdim.training")
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "binary": F.binary_cross_entropy_with_logits,
-    "rating": F.mse_loss,
-}
 SECONDS_BETWEEN_CHECKPOINTS = 300.0  # if not told otherwise
 
 
@@ -144,13 +138,13 @@ class _Run:
         if num_rows(self.data, "train") == 0:
             raise ValueError("the training split is empty")
         self.slice_by = feature_to_slice_by(self.data, self.options.slice_by)
-        self.loss, self.device = LOSSES[self.data.task], device_of(self.model)
+        self.task, self.device = task_of(self.data.task), device_of(self.model)
         self.optimizer = NamedOptimizer(self.options.optimizer, self.model, lr=self.options.lr)
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.saved_step: int | None = None
         self.saved_path: Path | None = None
         self.checkpoints = Checkpoints((self.out or Path()) / "checkpoint")
-        self.best_in_memory: dict[str, Tensor] = {}
+        self.best = BestWeights(None if self.out is None else self.checkpoints)
         if self.out is None:
             self.journal = Journal(None)
         else:
@@ -160,7 +154,7 @@ class _Run:
 
     def finish(self) -> Fitted:
         """Train to the end, measure, and leave the best weights in the model."""
-        self.clock = _Clock(self.state.seconds)
+        self.clock = Clock(self.state.seconds)
         if self.out is None:
             return self._to_the_end(lambda: False)
         with StopRequests() as stopped:
@@ -174,7 +168,7 @@ class _Run:
 
     def _to_the_end(self, stopped: Callable[[], bool]) -> Fitted:
         self.model.train()
-        with closing(self._batches()) as batches:
+        with closing(self.schedule.batches(self.data, after=self.state.step)) as batches:
             while True:
                 if self._evaluation_is_due():
                     self._evaluate(stopped)
@@ -195,24 +189,11 @@ class _Run:
             patience is not None and state.stale >= patience
         )
 
-    def _batches(self) -> Generator[Batch, None, None]:
-        """The batches after the steps done so far, epoch after epoch."""
-        epoch, position = self.schedule.place_after(self.state.step)
-        for number in count(epoch):
-            yield from self.data.batches(
-                "train",
-                batch_size=self.options.batch_size,
-                shuffle=self.options.shuffle,
-                seed=self.options.seed,
-                epoch=number,
-                position=position if number == epoch else 0,
-            )
-
     def _train(self, batches: Generator[Batch, None, None]) -> None:
         """Take one step, and tell of it."""
         start = time.perf_counter()
         batch = to_device(next(batches), self.device)
-        loss = self.loss(check_output(self.model(batch), batch.target), batch.target)
+        loss = self.task.loss(check_output(self.model(batch), batch.target), batch.target)
         self.state.losses.append(loss.item())
         if not math.isfinite(self.state.losses[-1]):
             raise self._diverged(f"the loss is {self.state.losses[-1]}")
@@ -268,12 +249,15 @@ class _Run:
         state.last = {"step": state.step, "epoch": self._epoch(), **metrics}
         state.evaluated_step, self.saved_step = state.step, None
         self.journal.write(self._record("validation", validation=metrics))
-        value = metrics[objective(self.data.task)]
-        log.info("step %d: validation %s %s", state.step, objective(self.data.task), value)
-        best = None if state.best is None else state.best[objective(self.data.task)]
+        objective = self.task.objective
+        value = metrics[objective]
+        log.info("step %d: validation %s %s", state.step, objective, value)
+        best = None if state.best is None else state.best[objective]
         if value is None or best is None or value < best:
             state.best, state.stale = state.last, 0
-            self._keep_best()
+            if self.out is not None:
+                self._check_weights()
+            self.best.keep(self.model, state)
         else:
             state.stale += 1
 
@@ -298,7 +282,7 @@ class _Run:
         last = self._measure("test", stopped)
         best = last
         if state.best["step"] != state.step:
-            self._load_best(state.best["step"])
+            self.best.load(self.model, state.best["step"])
             best = self._measure("test", stopped)
         places = {"best": state.best, "last": state.last}
         test = {
@@ -339,20 +323,6 @@ class _Run:
             self.clock.checkpoint_written()
         return self.saved_path
 
-    def _keep_best(self) -> None:
-        if self.out is None:
-            weights = self.model.state_dict()
-            self.best_in_memory = {name: tensor.clone() for name, tensor in weights.items()}
-        else:
-            self._check_weights()
-            save_weights(self.checkpoints, self.model, self.state)
-
-    def _load_best(self, step: int) -> None:
-        if self.out is None:
-            self.model.load_state_dict(self.best_in_memory)
-        else:
-            load_weights(self.model, self.checkpoints.best(step))
-
     def _check_weights(self) -> None:
         """A checkpoint that is written can be relied on."""
         for name, parameter in self.model.named_parameters():
@@ -366,20 +336,3 @@ class _Run:
             self.state = load_everything(found, self.model, self.optimizer, self.options, self.data)
             self.saved_step, self.saved_path = found.step, found.path
         self.journal.rewind(self.state.journal_length, step=self.state.step)
-
-
-class _Clock:
-    """How long a run has taken, those before a resumption included."""
-
-    def __init__(self, seconds_before: float) -> None:
-        self._start = time.perf_counter() - seconds_before
-        self._saved = time.perf_counter()
-
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start
-
-    def since_checkpoint(self) -> float:
-        return time.perf_counter() - self._saved
-
-    def checkpoint_written(self) -> None:
-        self._saved = time.perf_counter()

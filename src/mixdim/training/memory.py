@@ -11,8 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from mixdim.planning.budget import format_bytes
-from mixdim.planning.plan import OPTIMIZER_STATE
-from mixdim.training.optimizers import sparse_parameters
+from mixdim.training.optimizers import OPTIMIZERS, sparse_parameters
 
 RUNTIME = 350_000_000  # Python, PyTorch and its libraries, once a model has been trained a little
 STATUS, MEMINFO = Path("/proc/self/status"), Path("/proc/meminfo")
@@ -85,7 +84,7 @@ def forecast_memory(
     numbers += 2 * num_ids * max(widths, default=0)
     return MemoryForecast(
         parameters=sum(sizes.values()) + sum(buffer.nbytes for buffer in model.buffers()),
-        optimizer_state=OPTIMIZER_STATE[optimizer] * sum(sizes.values()),
+        optimizer_state=OPTIMIZERS[optimizer].copies * sum(sizes.values()),
         gradients=sum(size for name, size in sizes.items() if name not in sparse) + 2 * touched,
         activations=4 * batch_size * numbers,
         data=4 * train_rows + 24 * batch_size * (num_ids + num_dense + 1) + 64 * evaluation_rows,

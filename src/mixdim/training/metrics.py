@@ -1,4 +1,4 @@
-"""How good predictions are: exact metrics of two tasks, clicks ("binary") and ratings ("rating").
+"""How good predictions are: exact metrics of clicks and of ratings.
 
 Knows nothing about models, batches or torch: numpy arrays of one number per row in, Python floats out.
 """
@@ -23,7 +23,7 @@ def log_loss(logits: Any, targets: Any) -> float:
     >>> round(log_loss([0.0, 2.0], [0, 1]), 6)  # log 2 and log(1 + e**-2), averaged
     0.410038
     """
-    logits, targets = _labelled_rows(logits, targets, "logits", at_least=1)
+    logits, targets = labelled_rows(logits, targets, "logits", at_least=1)
     # softplus(z) - z is softplus(-z), which loses no digits where the two terms would cancel.
     return float(_softplus(np.where(targets == 1, -logits, logits)).mean())
 
@@ -34,7 +34,7 @@ def accuracy(logits: Any, targets: Any) -> float:
     >>> accuracy([-1.0, 0.0, 3.0, 3.0], [0, 0, 1, 0])
     0.75
     """
-    logits, targets = _labelled_rows(logits, targets, "logits", at_least=1)
+    logits, targets = labelled_rows(logits, targets, "logits", at_least=1)
     return float(np.mean((logits > 0) == (targets == 1)))
 
 
@@ -47,7 +47,7 @@ def auc(scores: Any, targets: Any) -> float | None:
     >>> auc([0.1, 0.4, 0.4, 0.8], [0, 0, 1, 1])
     0.875
     """
-    scores, targets = _labelled_rows(scores, targets, "scores")
+    scores, targets = labelled_rows(scores, targets, "scores")
     # Both sides are sorted: the positives only because looked up in order they find the cache warm.
     negatives, positives = np.sort(scores[targets == 0]), np.sort(scores[targets == 1])
     pairs = len(negatives) * len(positives)
@@ -64,7 +64,7 @@ def calibration(logits: Any, targets: Any) -> float | None:
     >>> calibration([0.0, 0.0, 0.0, 0.0], [1, 0, 0, 0])  # says 1/2 where 1/4 is true
     2.0
     """
-    logits, targets = _labelled_rows(logits, targets, "logits")
+    logits, targets = labelled_rows(logits, targets, "logits")
     positives = targets.sum()
     return float(_probability(logits).sum() / positives) if positives else None
 
@@ -79,7 +79,7 @@ def calibration_error(logits: Any, targets: Any, bins: int = 10) -> float:
     >>> calibration_error([0.0, 0.0, 0.0, 0.0], [1, 0, 0, 0])
     0.25
     """
-    logits, targets = _labelled_rows(logits, targets, "logits", at_least=1)
+    logits, targets = labelled_rows(logits, targets, "logits", at_least=1)
     bins = whole_number(bins, "bins")
     rows = len(logits)
     order = np.argsort(logits)
@@ -98,7 +98,7 @@ def mse(predictions: Any, targets: Any) -> float:
     >>> mse([3.0, 5.0], [4.0, 2.0])
     5.0
     """
-    predictions, targets = _finite_rows(predictions, targets, "predictions", at_least=1)
+    predictions, targets = finite_rows(predictions, targets, "predictions", at_least=1)
     return float(np.mean((predictions - targets) ** 2))
 
 
@@ -117,73 +117,13 @@ def mae(predictions: Any, targets: Any) -> float:
     >>> mae([3.0, 5.0], [4.0, 2.0])
     2.0
     """
-    predictions, targets = _finite_rows(predictions, targets, "predictions", at_least=1)
+    predictions, targets = finite_rows(predictions, targets, "predictions", at_least=1)
     return float(np.mean(np.abs(predictions - targets)))
 
 
-# The first metric of a task is the one to minimise.
-_METRICS: dict[str, dict[str, Metric]] = {
-    "binary": {
-        "log_loss": log_loss,
-        "accuracy": accuracy,
-        "auc": auc,
-        "calibration": calibration,
-        "calibration_error": calibration_error,
-    },
-    "rating": {"mse": mse, "rmse": rmse, "mae": mae},
-}
-
-
-def objective(task: str) -> str:
-    """Return the name of the metric that the task minimises.
-
-    >>> objective("binary"), objective("rating")
-    ('log_loss', 'mse')
-    """
-    return next(iter(_metrics_of(task)))
-
-
-def measure(task: str, outputs: Any, targets: Any) -> dict[str, float | int | None]:
-    """Return the number of rows and every metric of the task; a metric that is undefined is None.
-
-    `outputs` (rows,) are logits for "binary" and predicted ratings for "rating"; `targets` (rows,).
-
-    >>> measure("rating", [3.0, 5.0], [4.0, 4.0])
-    {'rows': 2, 'mse': 1.0, 'rmse': 1.0, 'mae': 1.0}
-    >>> measure("rating", [], [])
-    {'rows': 0, 'mse': None, 'rmse': None, 'mae': None}
-    """
-    outputs, targets = require_rows(task, outputs, targets)
-    rows = len(outputs)
-    metrics = _metrics_of(task).items()
-    return {
-        "rows": rows,
-        **{name: metric(outputs, targets) if rows else None for name, metric in metrics},
-    }
-
-
-def require_rows(task: str, outputs: Any, targets: Any) -> Rows:
-    """Return outputs and targets as float64 (rows,), or say why they are not rows of this task.
-
-    >>> require_rows("binary", [0.5, float("nan")], [0, 1])
-    Traceback (most recent call last):
-    ValueError: outputs must be finite, got 1 value that is not: nan at row 1
-    """
-    _metrics_of(task)
-    check = _labelled_rows if task == "binary" else _finite_rows
-    return check(outputs, targets, "outputs")
-
-
-def _metrics_of(task: str) -> dict[str, Metric]:
-    """The metrics of a known task, by name."""
-    if task not in _METRICS:
-        raise ValueError(f"task must be one of {', '.join(map(repr, _METRICS))}, got {task!r}")
-    return _METRICS[task]
-
-
-def _labelled_rows(outputs: Any, targets: Any, name: str, *, at_least: int = 0) -> Rows:
+def labelled_rows(outputs: Any, targets: Any, name: str, *, at_least: int = 0) -> Rows:
     """Rows whose targets are all 0 or 1."""
-    outputs, targets = _finite_rows(outputs, targets, name, at_least=at_least)
+    outputs, targets = finite_rows(outputs, targets, name, at_least=at_least)
     wrong = (targets != 0) & (targets != 1)
     if wrong.any():
         where = int(wrong.argmax())
@@ -191,7 +131,7 @@ def _labelled_rows(outputs: Any, targets: Any, name: str, *, at_least: int = 0) 
     return outputs, targets
 
 
-def _finite_rows(outputs: Any, targets: Any, name: str, *, at_least: int = 0) -> Rows:
+def finite_rows(outputs: Any, targets: Any, name: str, *, at_least: int = 0) -> Rows:
     """Two finite float64 vectors of one length."""
     outputs, targets = _finite_vector(outputs, name), _finite_vector(targets, "targets")
     if len(outputs) != len(targets):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -13,12 +14,49 @@ from torch.sparse import check_sparse_tensor_invariants
 from mixdim.optim import MOMENTS, SparseAMSGrad
 
 STEP = "step"
-STATE_KEYS: dict[type[Optimizer], set[str]] = {  # what each keeps of a parameter
-    SparseAMSGrad: {STEP, *MOMENTS},
-    SparseAdam: {STEP, "exp_avg", "exp_avg_sq"},
-    Adam: {STEP, "exp_avg", "exp_avg_sq"},
-    Adagrad: {STEP, "sum"},
-    SGD: set(),
+Named = list[tuple[str, nn.Parameter]]
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """An optimizer that a run can name.
+
+    - `parts(parameters, sparse, lr)`: PyTorch's optimizers for the parameters, of which those named in
+      `sparse` get row-sparse gradients.
+    - `state`: what it keeps of a parameter, each as large as that, beside a count of steps.
+    - `from_the_start`: whether it does so before the parameter's first gradient.
+    """
+
+    parts: Callable[[Named, set[str], float], list[Optimizer]]
+    state: tuple[str, ...] = ()
+    from_the_start: bool = False
+
+    @property
+    def copies(self) -> int:
+        """How many times the parameters it keeps beside them: what `Plan.nbytes` counts."""
+        return len(self.state)
+
+    @property
+    def keys(self) -> set[str]:
+        """The names of all that it keeps of a parameter."""
+        return {STEP, *self.state} if self.state else set()
+
+
+def _adam(parameters: Named, sparse: set[str], lr: float) -> list[Optimizer]:
+    """PyTorch has no Adam for both kinds of gradient."""
+    rows = [(name, parameter) for name, parameter in parameters if name in sparse]
+    dense = [(name, parameter) for name, parameter in parameters if name not in sparse]
+    parts: list[Optimizer] = [SparseAdam(rows, lr=lr)] if rows else []
+    return [*parts, Adam(dense, lr=lr)] if dense else parts
+
+
+OPTIMIZERS = {
+    "amsgrad": OptimizerKind(lambda named, _, lr: [SparseAMSGrad(named, lr=lr)], MOMENTS),
+    "adam": OptimizerKind(_adam, ("exp_avg", "exp_avg_sq")),
+    "adagrad": OptimizerKind(
+        lambda named, _, lr: [Adagrad(named, lr=lr)], ("sum",), from_the_start=True
+    ),
+    "sgd": OptimizerKind(lambda named, _, lr: [SGD(named, lr=lr)]),
 }
 
 
@@ -30,8 +68,8 @@ class NamedOptimizer:
     """
 
     def __init__(self, name: str, model: nn.Module, *, lr: float) -> None:
-        self.parameters = dict(model.named_parameters())
-        self.parts = _build(name, self.parameters, sparse_parameters(model), lr)
+        self.kind, self.parameters = OPTIMIZERS[name], dict(model.named_parameters())
+        self.parts = self.kind.parts(list(self.parameters.items()), sparse_parameters(model), lr)
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
@@ -80,11 +118,10 @@ class NamedOptimizer:
                 raise ValueError(f"the optimizer has no parameter {name!r}, got its {key!r}")
             _check_entry(name, key, value, self.parameters[name])
             found.setdefault(name, set()).add(key)
+        wanted = self.kind.keys
         for part in self.parts:
-            wanted = STATE_KEYS[type(part)]
             for name in _names(part, self.parameters):
-                # Adagrad has a state from the beginning; the others, from a parameter's first gradient.
-                keys = found.get(name, set(wanted) if not isinstance(part, Adagrad) else set())
+                keys = found.get(name, set() if self.kind.from_the_start else wanted)
                 if keys != wanted:
                     raise ValueError(
                         f"the state of parameter {name!r} must have {_listed(wanted)} "
@@ -109,24 +146,6 @@ def sparse_parameters(model: nn.Module) -> set[str]:
             named = module.named_parameters(prefix, recurse=False)
             found |= {name for name, parameter in named if parameter.dim() == 2}
     return found
-
-
-def _build(
-    name: str, parameters: Mapping[str, nn.Parameter], sparse: set[str], lr: float
-) -> list[Optimizer]:
-    everything = list(parameters.items())
-    if name == "amsgrad":
-        return [SparseAMSGrad(everything, lr=lr)]
-    if name == "adagrad":
-        return [Adagrad(everything, lr=lr)]
-    if name == "sgd":
-        return [SGD(everything, lr=lr)]
-    assert name == "adam", name
-    # PyTorch has no Adam for both kinds of gradient.
-    rows = [(n, p) for n, p in everything if n in sparse]
-    dense = [(n, p) for n, p in everything if n not in sparse]
-    parts: list[Optimizer] = [SparseAdam(rows, lr=lr)] if rows else []
-    return [*parts, Adam(dense, lr=lr)] if dense else parts
 
 
 def _check_entry(name: str, key: str, value: Any, parameter: nn.Parameter) -> None:

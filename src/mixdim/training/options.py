@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mixdim.arguments import real_number, whole_number
-
-OPTIMIZERS = ("amsgrad", "adam", "adagrad", "sgd")
+from mixdim.training.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,6 @@ PRESETS = {
     "ctr": TrainingOptions("amsgrad", lr=1e-3, batch_size=2**12, epochs=1, evaluations_per_epoch=4),
     "cf": TrainingOptions("amsgrad", lr=1e-2, batch_size=2**15, epochs=100, patience=5),
 }
-PRESET_OF_TASK = {"binary": "ctr", "rating": "cf"}
 
 
 def preset(name: str) -> TrainingOptions:
@@ -66,10 +64,3 @@ def preset(name: str) -> TrainingOptions:
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
     return PRESETS[name]
-
-
-def options_for(task: str) -> TrainingOptions:
-    """Return the preset that fits a task: "ctr" for "binary", "cf" for "rating"."""
-    if task not in PRESET_OF_TASK:
-        raise ValueError(f"task must be one of {', '.join(PRESET_OF_TASK)}, got {task!r}")
-    return PRESETS[PRESET_OF_TASK[task]]

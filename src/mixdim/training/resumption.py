@@ -108,11 +108,28 @@ def load_everything(
     return TrainingState(**{name: found.state[name] for name in asdict(TrainingState())})
 
 
-def save_weights(checkpoints: Checkpoints, model: nn.Module, state: TrainingState) -> None:
-    """Keep the weights alone, as the best so far, and remove those that are not needed any more."""
-    weights = _prefixed("model/", model.state_dict())
-    checkpoints.save("best", state.step, weights, {"best": state.best})
-    checkpoints.prune(best_step=state.step)
+class BestWeights:
+    """The best weights of a run so far: in a checkpoint of their own or, without any, in memory."""
+
+    def __init__(self, checkpoints: Checkpoints | None) -> None:
+        self.checkpoints = checkpoints
+        self._in_memory: dict[str, Tensor] = {}
+
+    def keep(self, model: nn.Module, state: TrainingState) -> None:
+        """Keep the weights as they are now; those that were the best before are not needed any more."""
+        weights = model.state_dict()
+        if self.checkpoints is None:
+            self._in_memory = {name: tensor.clone() for name, tensor in weights.items()}
+        else:
+            self.checkpoints.save("best", state.step, _prefixed("model/", weights), {"best": state.best})
+            self.checkpoints.prune(best_step=state.step)
+
+    def load(self, model: nn.Module, step: int) -> None:
+        """Copy what was kept after this step into the model."""
+        if self.checkpoints is None:
+            model.load_state_dict(self._in_memory)
+        else:
+            load_weights(model, self.checkpoints.best(step))
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:

@@ -1,10 +1,16 @@
-"""Which step of a run is what: where epochs end, when to evaluate, how many samples were seen."""
+"""Which step of a run is what: its batch, the end of an epoch, an evaluation, so many samples seen.
+
+Knows nothing about what a step does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 
+from mixdim.training.inputs import Batch, TrainingData
 from mixdim.training.options import TrainingOptions
 
 LINES_PER_EPOCH = 20  # of the training loss in the journal, or one every hundred steps
@@ -50,6 +56,19 @@ class Schedule:
     def place_after(self, step: int) -> tuple[int, int]:
         """The epoch of the next batch, and its position in the epoch."""
         return divmod(step, self.steps_per_epoch)
+
+    def batches(self, data: TrainingData, *, after: int) -> Generator[Batch, None, None]:
+        """The batches of the steps after this one, epoch after epoch, without end."""
+        first, position = self.place_after(after)
+        for epoch in count(first):
+            yield from data.batches(
+                "train",
+                batch_size=self.options.batch_size,
+                shuffle=self.options.shuffle,
+                seed=self.options.seed,
+                epoch=epoch,
+                position=position if epoch == first else 0,
+            )
 
     def samples_after(self, step: int) -> int:
         """Samples seen, those of earlier epochs again and again."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixdim.arguments import nonnegative_vector
-from mixdim.training.metrics import measure, require_rows
+from mixdim.training.tasks import Task
 
 SLICES = ("popular", "middle", "rare")
 
@@ -39,22 +39,23 @@ def thirds_of_popularity(counts: Any) -> np.ndarray:
 
 
 def measure_slices(
-    task: str, outputs: Any, targets: Any, third_of_row: Any
+    task: Task, outputs: Any, targets: Any, third_of_row: Any
 ) -> dict[str, dict[str, float | int | None]]:
-    """Return `measure` of the rows of each slice, by its name; an empty slice has 0 rows.
+    """Return `task.measure` of the rows of each slice, by its name; an empty slice has 0 rows.
 
     `third_of_row` (rows,) is the third of the id that each row asks for:
     `thirds_of_popularity(counts)[ids]`.
 
-    >>> slices = measure_slices("rating", [3.0, 5.0, 4.0], [4.0, 4.0, 4.0], [0, 0, 2])
+    >>> from mixdim.training.tasks import RATING
+    >>> slices = measure_slices(RATING, [3.0, 5.0, 4.0], [4.0, 4.0, 4.0], [0, 0, 2])
     >>> [(name, metrics["rows"], metrics["mse"]) for name, metrics in slices.items()]
     [('popular', 2, 1.0), ('middle', 0, None), ('rare', 1, 0.0)]
     """
     # Checked as a whole first, so that an error counts rows as the caller does, not within a slice.
-    outputs, targets = require_rows(task, outputs, targets)
+    outputs, targets = task.rows(outputs, targets, "outputs")
     thirds = _require_thirds(third_of_row, len(outputs))
     return {
-        name: measure(task, outputs[thirds == third], targets[thirds == third])
+        name: task.measure(outputs[thirds == third], targets[thirds == third])
         for third, name in enumerate(SLICES)
     }
 

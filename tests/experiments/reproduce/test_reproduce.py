@@ -11,7 +11,7 @@ from mixdim.experiments.paper.protocols import Generated, paper, smoke
 from mixdim.experiments.report.findings import read_findings
 from mixdim.experiments.reproduce import reproduce as module
 from mixdim.experiments.reproduce.reproduce import FIGURES, reproduce, scale_of, targets_of
-from mixdim.experiments.runs.build_model import build_model
+from mixdim.experiments.runs.models import build_model
 from paper_records import click_record, rating_record
 from training_data import clicks, ratings
 

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 DATA = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
+OBJECTIVE = {"dlrm": "log_loss", "mf": "mse", "ncf": "mse"}
 FEW_STEPS = {"batch_size": 100, "epochs": 4, "lr": 0.1}
 
 
@@ -33,7 +34,7 @@ def told(name, **options):
 def finished(request, tmp_path_factory):
     """The name, the folder and the summary of a finished run of each model."""
     out = tmp_path_factory.mktemp(request.param) / "run"
-    return request.param, out, train_run(told(request.param), out)
+    return request.param, out, train_run(told(request.param), out).summary
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def content(folder):
 
 def test_the_summary_says_what_was_trained_at_what_cost_how_well(finished):
     name, out, summary = finished
-    assert json.loads((out / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert json.loads((out / "summary.json").read_text()) == summary
     assert {
         *("model", "temperature", "base_dim", "budget", "num_parameters", "embedding_parameters"),
         *("seed", "epochs_run", "seconds", "samples_per_second", "peak_memory_bytes", "test"),
@@ -109,7 +110,7 @@ def test_predictions_are_the_outputs_of_the_model_or_their_probabilities(finishe
 def test_training_from_the_saved_config_gives_the_same_weights(finished, tmp_path):
     name, out, summary = finished
     torch.manual_seed(12345)  # what was drawn before does not matter
-    again = train_run(read_config(out / "config.toml"), tmp_path / "again")
+    again = train_run(read_config(out / "config.toml"), tmp_path / "again").summary
     assert (tmp_path / "again" / "config.toml").read_text() == (out / "config.toml").read_text()
     assert (tmp_path / "again" / "plan.json").read_text() == (out / "plan.json").read_text()
     assert again["test"] == summary["test"]
@@ -134,7 +135,7 @@ def test_the_seed_decides_the_weights(mf_run, tmp_path):
 def test_data_with_bags_is_trained_and_measured(tmp_path):
     dataset = clicks_with_bags()
     config = small_config("dlrm", dataset, batch_size=10, epochs=1)
-    summary = train_run(config, tmp_path / "run")
+    summary = train_run(config, tmp_path / "run").summary
     assert evaluate_run(tmp_path / "run", dataset.path)["auc"] == summary["test"]["best"]["auc"]
 
 
@@ -159,8 +160,8 @@ def test_a_resumption_that_contradicts_the_run_is_refused(mf_run, change, messag
 
 
 def test_more_epochs_go_on_from_the_end(mf_run, tmp_path):
-    resumed = train_run(RunConfig(epochs=3, data=str(ratings().path)), mf_run, resume=True)
-    straight = train_run(told("mf", epochs=3), tmp_path / "straight")
+    resumed = train_run(RunConfig(epochs=3, data=str(ratings().path)), mf_run, resume=True).summary
+    straight = train_run(told("mf", epochs=3), tmp_path / "straight").summary
     assert resumed["epochs_run"] == 3
     assert resumed["test"] == straight["test"]
     assert read_config(mf_run / "config.toml").epochs == 3
@@ -168,16 +169,41 @@ def test_more_epochs_go_on_from_the_end(mf_run, tmp_path):
 
 def test_a_finished_run_is_not_trained_again(mf_run):
     before, lines = content(mf_run), []
-    summary = train_run(RunConfig(), mf_run, resume=True, echo=lines.append)
+    run = train_run(RunConfig(), mf_run, resume=True, echo=lines.append)
     assert lines == [f"{mf_run} is finished already"]
-    assert summary == json.loads((mf_run / "summary.json").read_text())
+    assert run.summary == json.loads((mf_run / "summary.json").read_text())
     assert content(mf_run) == before
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_a_trained_run_has_its_best_model_and_all_validations_also_when_read_back(name, tmp_path):
+    dataset, out = DATA[name](), tmp_path / "run"
+    made = train_run(told(name, epochs=2), out)
+    best = open_run(out, num_dense=dataset.num_dense).model
+    assert raw_bytes(made.model) == raw_bytes(best)
+    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    steps = [line["step"] for line in lines if line["kind"] == "validation"]
+    assert [point["step"] for point in made.curve] == steps
+    read = train_run(RunConfig(), out, resume=True)
+    assert (read.summary, read.curve) == (made.summary, made.curve)
+    assert raw_bytes(read.model) == raw_bytes(best)
+    longer = train_run(RunConfig(epochs=3), out, resume=True)
+    assert longer.curve[: len(steps)] == made.curve
+    assert longer.curve[-1]["loss"] == longer.summary["validation"]["last"][OBJECTIVE[name]]
+
+
+def test_a_finished_run_whose_weights_were_removed_still_says_how_it_ended(mf_run):
+    shutil.rmtree(mf_run / "checkpoint")
+    run = train_run(RunConfig(), mf_run, resume=True)
+    assert run.summary["epochs_run"] == 1
+    with pytest.raises(CheckpointError, match="has no weights"):
+        assert run.model
 
 
 def test_without_its_summary_a_run_is_finished_again(mf_run):
     expected = json.loads((mf_run / "summary.json").read_text())
     (mf_run / "summary.json").unlink()
-    assert train_run(RunConfig(), mf_run, resume=True)["test"] == expected["test"]
+    assert train_run(RunConfig(), mf_run, resume=True).summary["test"] == expected["test"]
 
 
 def test_what_a_kill_left_of_a_file_is_removed(mf_run):
@@ -292,7 +318,7 @@ def test_a_run_is_replaced_only_if_asked(mf_run):
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_run_killed_before_it_wrote_anything_can_begin_again(tmp_path, resume):
     (tmp_path / ".config.toml.k1l3d").write_text("da")
-    assert train_run(told("mf", epochs=1), tmp_path, resume=resume)["epochs_run"] == 1
+    assert train_run(told("mf", epochs=1), tmp_path, resume=resume).summary["epochs_run"] == 1
 
 
 # Data that a run does not know.

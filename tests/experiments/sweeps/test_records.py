@@ -1,13 +1,12 @@
 import fcntl
 import json
 import threading
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 
 import pytest
 
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.sweeps.records import Record, append_record, read_records, record_key, replicates
+from mixdim.experiments.sweeps.records import Record, append_record, read_records, replicates
 
 
 def record(key="a", *, finished_at="2026-11-16T02:00:00Z", summary=None, **config):
@@ -124,36 +123,6 @@ def test_processes_that_append_at_once_lose_and_mix_nothing(file):
         process.join()
     found = {one.key for one in read_records([file])}
     assert found == {f"{name}{number}" for name in "abc" for number in range(40)}
-
-
-CONFIG = RunConfig(data="d", model="mf", temperature=0.3, base_dim=8).effective("rating")
-
-
-@pytest.mark.parametrize("name", [field.name for field in fields(RunConfig) if field.name != "plan"])
-def test_the_key_depends_on_what_decides_the_result_and_on_nothing_else(name):
-    other = replace(CONFIG, **{name: "something else"})
-    same = record_key(other, "f") == record_key(CONFIG, "f")
-    assert same == (name in ("data", "checkpoint_every", "tensorboard"))
-
-
-def test_the_key_depends_on_the_data_and_on_the_budget_that_could_not_be_met():
-    keys = {
-        record_key(CONFIG, "f"),
-        record_key(CONFIG, "g"),
-        *(record_key(CONFIG, "f", model_budget=budget) for budget in (1, 2)),
-    }
-    assert len(keys) == 4
-    assert {len(key) for key in keys} == {32}
-
-
-def test_a_plan_counts_by_its_content_not_by_its_place(tmp_path):
-    one, same, other = (tmp_path / name for name in ("one", "same", "other"))
-    for path, text in ((one, "{}"), (same, "{}"), (other, "[]")):
-        path.write_text(text)
-    first, second, third = (
-        record_key(replace(CONFIG, plan=str(path)), "f") for path in (one, same, other)
-    )
-    assert first == second != third
 
 
 def test_replicates_differ_in_seed_and_data_only():

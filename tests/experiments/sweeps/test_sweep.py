@@ -12,10 +12,11 @@ import pytest
 
 from mixdim.data import Dataset
 from mixdim.data.generate import generate_movielens_like
-from mixdim.experiments.runs.build_model import build_model
+from mixdim.experiments.runs import train
+from mixdim.experiments.runs.models import build_model
 from mixdim.experiments.runs.train import plan_of, train_run
 from mixdim.experiments.runs.trained import evaluate_run
-from mixdim.experiments.sweeps.measure import train_and_measure
+from mixdim.experiments.sweeps.measure import AskedRun, train_and_measure
 from mixdim.experiments.sweeps.records import read_records
 from mixdim.experiments.sweeps.sweep import (
     InfeasibleBudgetError,
@@ -25,6 +26,7 @@ from mixdim.experiments.sweeps.sweep import (
     run_sweep,
 )
 from mixdim.experiments.sweeps.worker import Worker
+from mixdim.training import Checkpoints
 from sweep_runs import endless, results, runs_of, timeless, told, wait_for
 from training_data import clicks, ratings
 
@@ -99,8 +101,8 @@ def test_a_record_says_what_training_directly_says(file, tmp_path):
     run = SweepRun(told(seed=1), 1_500)
     (made,) = run_sweep([run], file)
     config = config_within(run.config, ratings(), 1_500)
-    summary = train_run(config, tmp_path / "run")
-    assert timeless(made.summary) == timeless(json.loads(json.dumps(summary)))
+    summary = train_run(config, tmp_path / "run").summary
+    assert timeless(made.summary) == timeless(summary)
     assert made.config["base_dim"] == summary["base_dim"]
     assert (made.config["model_budget"], made.config["budget"]) == (1_500, None)
     assert summary["num_parameters"] <= 1_500
@@ -117,10 +119,17 @@ def test_a_record_says_what_training_directly_says(file, tmp_path):
 
 def test_clicks_have_accuracy_in_their_curve(tmp_path):
     config = told(clicks(), model="dlrm", base_dim=4, bottom=(8,), top=(8,)).effective("binary")
-    outcome = train_and_measure(config, tmp_path / "run")
-    assert all(point.keys() >= {"loss", "accuracy"} for point in outcome.curve)
-    assert outcome.curve[-1]["loss"] == outcome.summary["validation"]["last"]["log_loss"]
-    assert outcome.curve[-1]["accuracy"] == outcome.summary["validation"]["last"]["accuracy"]
+    record = train_and_measure(AskedRun(config, "key"), tmp_path / "run")
+    assert all(point.keys() >= {"loss", "accuracy"} for point in record.curve)
+    assert record.curve[-1]["loss"] == record.summary["validation"]["last"]["log_loss"]
+    assert record.curve[-1]["accuracy"] == record.summary["validation"]["last"]["accuracy"]
+
+
+def test_measuring_a_run_opens_nothing_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "open_for", None)
+    monkeypatch.setattr(Checkpoints, "newest", None)
+    record = train_and_measure(AskedRun(told(base_dim=4).effective("rating"), "key"), tmp_path / "run")
+    assert (record.key, record.status, record.train["rows"]) == ("key", "finished", 800)
 
 
 def test_finished_runs_are_skipped_and_results_do_not_depend_on_the_number_of_jobs(file, tmp_path):
@@ -188,7 +197,8 @@ def test_a_process_that_is_killed_while_it_tells_its_results_is_a_failure(tmp_pa
     os.write(writing.fileno(), struct.pack("!i", 100) + b"the first of 100 bytes")
     writing.close()
     worker = Worker.__new__(Worker)
-    worker.outcome_end, worker.folder = reading, str(tmp_path / "none")
+    worker.record_end, worker.folder = reading, str(tmp_path / "none")
+    worker.run = AskedRun(told(), "key")
     worker.process = Mock(exitcode=-signal.SIGKILL)
     assert worker.finish().error == "the process of the run was killed by SIGKILL"
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from mixdim.experiments.sweeps.objective import OBJECTIVES, Summary, best_possible, objective_of
+from mixdim.experiments.sweeps.objective import Summary, best_possible, common_task
 
 
 def frontier_figure(runs_by_panel: Mapping[str, Sequence[Summary]], title: str | None = None) -> Figure:
@@ -30,12 +30,12 @@ def frontier_figure(runs_by_panel: Mapping[str, Sequence[Summary]], title: str |
 
 
 def _draw(axes: Axes, name: str, runs: Sequence[Summary]) -> None:
-    objective = objective_of(runs)
+    task = common_task(runs)
     temperatures = sorted({run["temperature"] for run in runs})
     colors = mpl.colormaps["viridis"]  # legible in grey and to the colour-blind
     for number, temperature in enumerate(temperatures):
         line = sorted(
-            (run["num_parameters"], run["test"]["best"][objective])
+            (run["num_parameters"], run["test"]["best"][task.objective])
             for run in runs
             if run["temperature"] == temperature
         )
@@ -50,7 +50,7 @@ def _draw(axes: Axes, name: str, runs: Sequence[Summary]) -> None:
     for bound in sorted({bound for bound in map(best_possible, runs) if bound is not None}):
         axes.axhline(bound, color="0.35", linestyle="--", label=f"best possible: {bound:.4f}")
     axes.set(title=name, xlabel="parameters of the whole model (log scale)")
-    axes.set_ylabel(f"test {OBJECTIVES[objective]}")
+    axes.set_ylabel(f"test {task.objective_words}")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda parameters, _: f"{parameters:,.0f}"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mixdim.experiments.sweeps.objective import OBJECTIVES, objective_of
+from mixdim.experiments.sweeps.objective import common_task, objective_of
 from mixdim.experiments.sweeps.records import Record, replicates
 
 Measure = Callable[[Record], float]
@@ -95,7 +95,7 @@ def objective(records: Sequence[Record]) -> str:
 
 def objective_label(records: Sequence[Record]) -> str:
     """The objective in words."""
-    return OBJECTIVES[objective(records)]
+    return common_task([summary_of(record) for record in records]).objective_words
 
 
 def label_of(record: Record) -> str:

@@ -14,8 +14,8 @@ import torch
 from mixdim.data import Dataset
 from mixdim.experiments.paper.protocols import Protocol
 from mixdim.experiments.paper.rival_plans import lifted_uniform_plan, pooled_plan
-from mixdim.experiments.runs.build_model import build_model
 from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.models import build_model
 from mixdim.experiments.runs.train import plan_of
 from mixdim.experiments.sweeps.sweep import SweepRun, config_within
 from mixdim.planning.from_counts import FloorWarning

@@ -21,6 +21,7 @@ from mixdim.experiments.report.runs import (
     short_number,
     temperature_of,
 )
+from mixdim.experiments.sweeps.keys import comparable
 from mixdim.experiments.sweeps.objective import best_possible, objective_of
 from mixdim.experiments.sweeps.records import Record
 
@@ -98,4 +99,4 @@ def _widths(of_features: Mapping[str, Sequence[int]]) -> str:
 
 
 def _canonical(config: Mapping[str, Any], *, without: set[str]) -> str:
-    return json.dumps({o: v for o, v in config.items() if o not in without}, sort_keys=True)
+    return json.dumps({o: v for o, v in comparable(config).items() if o not in without}, sort_keys=True)

@@ -14,6 +14,7 @@ from mixdim.experiments.paper.figure_words import listed
 from mixdim.experiments.paper.study import Study
 from mixdim.experiments.paper.study_words import describe, models_by_data
 from mixdim.planning.from_counts import plan
+from mixdim.training.tasks import task_of
 
 Studies = Mapping[str, Study]  # by name: "ctr", "mf", "ncf"
 
@@ -79,7 +80,7 @@ def data_sets(studies: Studies) -> Made:
     rows = [
         (
             dataset.path.name,
-            {"binary": "CTR", "rating": "CF"}[dataset.task],
+            task_of(dataset.task).preset.upper(),
             f"{dataset.meta.num_rows:,}",
             f"{sum(dataset.cardinalities.values()):,}",
             ", ".join(models),

@@ -1,4 +1,4 @@
-"""What a training run was told: options from flags, a TOML file and presets. Knows no models."""
+"""What a training run was told: options from flags, a TOML file and presets. Trains nothing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from typing import Any, get_args, get_type_hints
 
 import tomli_w
 
-from mixdim.training.options import PRESET_OF_TASK, TrainingOptions, preset
+from mixdim.experiments.runs.models import OPTIONS_OF_MODELS, model_named
+from mixdim.training.options import TrainingOptions, preset
+from mixdim.training.tasks import task_of
 
-MODEL_OF_TASK = {"binary": "dlrm", "rating": "mf"}
-BANDS = {"dlrm": 1, "mf": 8, "ncf": 8}  # the paper: one block a feature for CTR, 8 to 16 bands for CF
-OPTIONS_OF_MODEL: dict[str, dict[str, Any]] = {
-    "dlrm": {"bottom": (512, 256, 64), "top": (512, 256)},
-    "mf": {"mean": True, "biases": True},
-    "ncf": {"hidden": (128, 128, 32), "mean": True},
-}
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 
 
@@ -67,10 +62,9 @@ class RunConfig:
 
     def effective(self, task: str) -> RunConfig:
         """Fill in what was not said: the preset of the task, and the paper's settings."""
-        model = MODEL_OF_TASK[task] if self.model is None else self.model
-        if model not in OPTIONS_OF_MODEL:
-            raise ValueError(f"model must be one of {', '.join(OPTIONS_OF_MODEL)}, got {model!r}")
-        widths: dict[str, Any] = {"bands": BANDS[model], "rounding": "power_of_two"}
+        model_name = task_of(task).default_model if self.model is None else self.model
+        model = model_named(model_name)
+        widths: dict[str, Any] = {"bands": model.bands, "rounding": "power_of_two"}
         temperature = self.temperature
         if self.plan is not None:
             for option in ("temperature", "base_dim", "budget", "bands", "rounding"):
@@ -79,16 +73,15 @@ class RunConfig:
             widths = {}
         elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
-        name = PRESET_OF_TASK[task] if self.preset is None else self.preset
-        training = preset(name)
-        of_model = OPTIONS_OF_MODEL[model]
-        of_any_model = {option for options in OPTIONS_OF_MODEL.values() for option in options}
-        for option in sorted((of_any_model - of_model.keys()) & self.said().keys()):
-            raise ValueError(f"{option} is no option of model {model!r}; it has {', '.join(of_model)}")
+        preset_name = task_of(task).preset if self.preset is None else self.preset
+        training = preset(preset_name)
+        for option in sorted((OPTIONS_OF_MODELS - model.options.keys()) & self.said().keys()):
+            has = ", ".join(model.options)
+            raise ValueError(f"{option} is no option of model {model_name!r}; it has {has}")
         defaults = RunConfig(
-            model=model,
+            model=model_name,
             temperature=temperature,
-            preset=name,
+            preset=preset_name,
             optimizer=training.optimizer,
             lr=training.lr,
             batch_size=training.batch_size,
@@ -100,7 +93,7 @@ class RunConfig:
             init="xavier",
             tensorboard=False,
             **widths,
-            **of_model,
+            **model.options,
         )
         return self.over(defaults)
 

@@ -1,57 +1,41 @@
-"""A training run as a folder: plan, train, measure, come back to it. The loop is mixdim.training.
-
-config.toml      what was asked, every option
-plan.json        the widths
-metrics.jsonl    losses and validations as they came
-checkpoint/      the newest two states, and the best weights
-summary.json     how it ended
-"""
+"""A training run: plan, build, train, come back to it. Knows nothing about what is in the loop."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
-import platform
-import shutil
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-import mixdim
 from mixdim.data import Dataset
-from mixdim.data.unknown_values import advice
-from mixdim.experiments.runs.build_model import build_model, check_fits, mean_output
-from mixdim.experiments.runs.config import TEMPERATURE, RunConfig, read_config
-from mixdim.experiments.runs.trained import check_features, read_summary
-from mixdim.files import make_folder, write_atomically
+from mixdim.experiments.runs.config import RunConfig, read_config
+from mixdim.experiments.runs.folder import (
+    CONFIG,
+    PLAN,
+    SUMMARY,
+    empty,
+    make_run_folder,
+    remove_unfinished,
+)
+from mixdim.experiments.runs.memory import require_memory
+from mixdim.experiments.runs.models import build_model, check_fits
+from mixdim.experiments.runs.summary import read_curve, read_summary, summarise
+from mixdim.experiments.runs.trained import TrainedRun, check_features, open_for
+from mixdim.files import write_atomically
 from mixdim.locks import alone_at_work
-from mixdim.planning.budget import format_bytes, parse_budget
 from mixdim.planning.from_counts import plan as make_plan
-from mixdim.planning.plan import OPTIMIZER_STATE, Plan
+from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
-from mixdim.training import Fitted, fit
+from mixdim.training import fit
 from mixdim.training.evaluation import Progress, feature_to_slice_by
-from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory
+from mixdim.training.memory import available_memory
 from mixdim.training.resumption import MAY_CHANGE
+from mixdim.training.tasks import task_of
 
 Echo = Callable[[str], None]
-
-
-MOST_OF_MEMORY = 0.7  # of what is free: a run that takes more is warned of
-
-
-class NotEnoughMemoryError(ValueError):
-    """A run that would not fit into this machine's memory."""
-
-
-class MemoryWarning(UserWarning):
-    """A run takes most of this machine's memory."""
 
 
 def train_run(
@@ -62,16 +46,17 @@ def train_run(
     overwrite: bool = False,
     progress: Progress | None = None,
     echo: Echo = lambda line: None,
-) -> dict[str, Any]:
-    """Train as the config says, keep everything in the folder `out`, and return the summary."""
+) -> TrainedRun:
+    """Train as the config says, and keep everything in the folder `out`."""
     if resume and overwrite:
         raise ValueError("give --resume or --overwrite, not both")
-    saved, planned = out / "config.toml", out / "plan.json"
+    saved, planned = out / CONFIG, out / PLAN
     if resume and saved.is_file():
         config = _continued(config, read_config(saved), out)
     if config.data is None:
         raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
     dataset = Dataset(config.data)
+    task = task_of(dataset.task)
     config = replace(config.effective(dataset.task), data=str(dataset.path.resolve()))
     if config.plan is not None:
         config = replace(config, plan=str(Path(config.plan).resolve()))
@@ -81,21 +66,23 @@ def train_run(
     plan = plan_of(config, dataset)
     if resume and planned.is_file() and Plan.load(planned) != plan:
         raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
-    if (out / "summary.json").is_file() and resume:
+    if resume and (out / SUMMARY).is_file():
         summary = read_summary(out)
         if summary["epochs"] == config.epochs and summary["patience"] == config.patience:
             echo(f"{out} is finished already")
-            return summary
-    forecast, available = require_memory(config, plan, dataset), available_memory()
-    _make_folder(out, resume=resume, overwrite=overwrite)
+            return TrainedRun(summary, read_curve(out, task), lambda: open_for(out, dataset).model)
+    available = available_memory()
+    forecast = require_memory(config, plan, dataset, available=available)
+    make_run_folder(out, resume=resume, overwrite=overwrite)
     with alone_at_work(out):
         if not resume:
-            _empty(out)
-        _remove_unfinished(out)
+            empty(out)
+        remove_unfinished(out)
         write_atomically(saved, config.to_toml())
         plan.save(planned)
         torch.manual_seed(options.seed)
-        model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean_output(dataset))
+        mean = task.constant_output(dataset.mean_target)
+        model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
         echo(_opening_line(config, plan, model))
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
         fitted = fit(
@@ -107,9 +94,9 @@ def train_run(
             tensorboard=bool(config.tensorboard),
             progress=progress,
         )
-        summary = summarise(config, plan, model, fitted, dataset)
-        write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
-    return summary
+        page = json.dumps(summarise(config, plan, model, fitted, dataset), indent=2) + "\n"
+        write_atomically(out / SUMMARY, page)
+        return TrainedRun(json.loads(page), read_curve(out, task), lambda: model)
 
 
 def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
@@ -129,129 +116,6 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
     )
 
 
-def forecast_of(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForecast:
-    """What training will need, found out with a model that has shapes and no weights."""
-    assert config.optimizer is not None
-    assert config.batch_size is not None
-    with torch.device("meta"):
-        model = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
-    return forecast_memory(
-        model,
-        optimizer=config.optimizer,
-        batch_size=config.batch_size,
-        num_ids=round(sum(dataset.ids_per_sample.get(name, 1.0) for name in plan)),
-        num_dense=dataset.num_dense,
-        train_rows=dataset.splits["train"][1],
-        evaluation_rows=dataset.meta.num_rows - dataset.splits["train"][1],
-    )
-
-
-def require_memory(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForecast:
-    """Forecast the memory; refuse what does not fit, and warn of what hardly does.
-
-    Both say the numbers, and a budget that would do.
-    """
-    forecast, available = forecast_of(config, plan, dataset), available_memory()
-    if forecast.total > available:
-        smaller = _smaller(config, plan, forecast.total - available)
-        advice = (
-            f"{smaller} would fit"
-            if smaller is not None
-            else f"even width 1 for all {plan.num_rows:,} rows does not fit beside the rest: a smaller "
-            "batch size, or an optimizer with less state, such as adagrad or sgd, may"
-        )
-        raise NotEnoughMemoryError(
-            f"training needs about {forecast}, and this machine has {format_bytes(available)} free: "
-            f"{advice}"
-        )
-    most = int(MOST_OF_MEMORY * available)
-    if forecast.total > most:
-        smaller = _smaller(config, plan, forecast.total - most)
-        advice = "" if smaller is None else f"{smaller} would take less than {MOST_OF_MEMORY:.0%}, and "
-        warnings.warn(
-            f"training will take about {format_bytes(forecast.total)}, {forecast.share_of(available)}, "
-            f"and may be killed if anything else needs memory: {advice}a smaller batch size, or an "
-            "optimizer with less state, such as adagrad or sgd, takes less too",
-            MemoryWarning,
-            stacklevel=2,
-        )
-    return forecast
-
-
-def _smaller(config: RunConfig, plan: Plan, over: int) -> str | None:
-    """The options of a run whose tables take so many bytes less; None if no budget is that small."""
-    assert config.optimizer is not None
-    copies = 1 + OPTIMIZER_STATE[config.optimizer]
-    # What scales with the tables must shrink by what is over; the rest does not grow with fewer.
-    budget = plan.num_parameters - math.ceil(1.05 * over / (4 * copies))
-    instead = "" if config.base_dim is None else f" instead of --base-dim {config.base_dim}"
-    instead = " instead of --plan" if config.plan is not None else instead
-    temperature = TEMPERATURE if plan.temperature is None else plan.temperature
-    options = f"--temperature {temperature:g} --budget {budget}{instead}"
-    return options if budget >= plan.num_rows else None
-
-
-def summarise(
-    config: RunConfig, plan: Plan, model: nn.Module, fitted: Fitted, dataset: Dataset
-) -> dict[str, Any]:
-    """What `summary.json` says: what was trained, at what cost, how well."""
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    truth = dataset.meta.truth or {}
-    best_possible: dict[str, Any] = {
-        name: truth[name] for name in ("bayes_log_loss", "bayes_mse") if name in truth
-    }
-    return {
-        "model": config.model,
-        "temperature": plan.temperature,
-        "made_by": dict(plan.made_by),
-        "base_dim": plan.base_dim,
-        "budget": None if config.budget is None else parse_budget(config.budget),
-        "num_parameters": parameters,
-        "embedding_parameters": plan.num_parameters,
-        "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
-        **{name: getattr(config, name) for name in _SUMMARY_OPTIONS},
-        "epochs_run": fitted.epochs_run,
-        "steps": fitted.steps,
-        "stopped_early": fitted.stopped_early,
-        "seconds": fitted.seconds,
-        "samples_per_second": fitted.samples_per_second,
-        "peak_memory_bytes": fitted.peak_memory_bytes,
-        "slice_feature": fitted.slice_feature,
-        "validation": fitted.validation,
-        "test": fitted.test,
-        **best_possible,
-        "unknown_lookups": {
-            name: found
-            for name, found in dataset.unknown_lookups.items()
-            if found["validation"] or found["test"]
-        },
-        "data": config.data,
-        "data_fingerprint": dataset.fingerprint,
-        "vocabulary_fingerprint": dataset.vocabulary_fingerprint,
-        "version": mixdim.__version__,
-        "machine": {
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-    }
-
-
-def advice_after(summary: dict[str, Any]) -> list[str]:
-    """What a reader of a run's results should know of its data, if there is anything."""
-    generated = any(name.startswith("bayes_") for name in summary)
-    found = advice(summary.get("unknown_lookups", {}), prepared=not generated)
-    return [] if found is None else [found]
-
-
-_SUMMARY_OPTIONS = (
-    *("bands", "rounding", "seed", "preset", "optimizer", "lr", "batch_size", "epochs", "patience"),
-    *("shuffle", "init", "bottom", "top", "hidden", "mean", "biases"),
-)
-
-
 def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
     """The saved config, with what may change; refuse what may not."""
     for name, value in given.said().items():
@@ -260,43 +124,6 @@ def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
         if now != before and name not in MAY_CHANGE:
             raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
     return replace(given, data=None).over(saved)
-
-
-def _make_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Make the folder of a run, unless what is there may not be continued or replaced."""
-    if out.exists() and not out.is_dir():
-        raise FileExistsError(f"{out} is not a folder")
-    # A run killed at its very beginning leaves an unfinished config.
-    held = [path for path in out.glob("*") if not path.name.startswith(".config.toml.")]
-    if held and not (resume or overwrite):
-        raise FileExistsError(f"{out} exists already; --resume continues it, --overwrite replaces it")
-    if held and not _is_run(out):
-        raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
-    make_folder(out)
-
-
-def _empty(folder: Path) -> None:
-    """Remove all that is in a folder; the folder itself stays, and so do its lock and a link to it."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _remove_unfinished(out: Path) -> None:
-    """Remove what is left of files that a run was writing when it was killed."""
-    for name in ("config.toml", "plan.json", "summary.json"):
-        for left in out.glob(f".{name}.*"):
-            left.unlink(missing_ok=True)
-
-
-def _is_run(path: Path) -> bool:
-    """Whether a folder was made by `train_run`: other programs have a config.toml too."""
-    try:
-        return read_config(path / "config.toml").model is not None
-    except (OSError, ValueError):
-        return False
 
 
 def _opening_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:

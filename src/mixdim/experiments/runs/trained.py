@@ -1,10 +1,14 @@
-"""A run, read back: its model with the weights it learned, to measure and to predict with."""
+"""A run that was trained: its model with the weights it learned, to measure and to predict with.
+
+Knows nothing about how it was trained.
+"""
 
 from __future__ import annotations
 
 import io
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +18,41 @@ import torch
 from torch import nn
 
 from mixdim.data import Dataset
-from mixdim.experiments.runs.build_model import build_model
 from mixdim.experiments.runs.config import RunConfig, read_config
+from mixdim.experiments.runs.folder import CONFIG, PLAN, SUMMARY
+from mixdim.experiments.runs.models import build_model
+from mixdim.experiments.runs.summary import read_summary
 from mixdim.files import write_atomically
 from mixdim.planning.plan import Plan
 from mixdim.training import Checkpoints, evaluate, load_weights
 from mixdim.training.checkpoints import CheckpointError
 from mixdim.training.evaluation import Progress, outputs_of
+from mixdim.training.tasks import task_of
 
 WEIGHTS = ("best", "last")
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedRun:
-    """A run read back: its config, and its model with the best or the last weights."""
+class TrainedRun:
+    """A run that came to its end: its summary, the curve of its validations, and its model.
 
-    path: Path
+    The model holds the best weights; that of a run which was finished before is read when asked for.
+    """
+
+    summary: dict[str, Any]
+    curve: tuple[dict[str, Any], ...]
+    make_model: Callable[[], nn.Module]
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model with the weights that were best in validation."""
+        return self.make_model()
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedRun:
+    """A run read back, finished or not: its config, and its model with the best or the last weights."""
+
     config: RunConfig
     plan: Plan
     model: nn.Module
@@ -40,11 +63,11 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
     """Read a run's model back with its "best" or "last" weights."""
     if weights not in WEIGHTS:
         raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
-    for name in ("config.toml", "plan.json"):
+    for name in (CONFIG, PLAN):
         if not (path / name).is_file():
             raise FileNotFoundError(f"{path} is not a run: it has no {name}")
-    config = read_config(path / "config.toml")
-    plan = Plan.load(path / "plan.json")
+    config = read_config(path / CONFIG)
+    plan = Plan.load(path / PLAN)
     model = build_model(config, plan, num_dense=num_dense, mean=0.0)  # the mean comes with the weights
     checkpoints = Checkpoints(path / "checkpoint")
     newest = checkpoints.newest()
@@ -56,7 +79,7 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
     else:
         chosen = newest
     load_weights(model, chosen)
-    return OpenedRun(path, config, plan, model, chosen.step)
+    return OpenedRun(config, plan, model, chosen.step)
 
 
 def evaluate_run(
@@ -101,8 +124,7 @@ def predict_run(
     run = open_for(path, dataset, weights)
     assert run.config.batch_size is not None
     found = outputs_of(run.model, dataset, split, batch_size=run.config.batch_size, progress=progress)
-    outputs = torch.from_numpy(found.outputs)
-    predictions = outputs.sigmoid() if dataset.task == "binary" else outputs
+    predictions = task_of(dataset.task).prediction(torch.from_numpy(found.outputs))
     start, stop = dataset.splits[split]
     table = pl.DataFrame({
         "row": np.arange(start, stop),
@@ -119,7 +141,7 @@ def open_for(path: Path, dataset: Dataset, weights: str = "best") -> OpenedRun:
     """Open a run, having checked that the data's ids mean what the run learned."""
     run = open_run(path, num_dense=dataset.num_dense, weights=weights)
     check_features(run.plan, dataset, str(path))
-    if (path / "summary.json").is_file():
+    if (path / SUMMARY).is_file():
         learned = read_summary(path).get("vocabulary_fingerprint")
         if learned != dataset.vocabulary_fingerprint:
             raise ValueError(
@@ -143,11 +165,3 @@ def check_features(plan: Plan, dataset: Dataset, owner: str) -> None:
         else "their order differs"
     )
     raise ValueError(f"{dataset.path} has other features than {owner}: {how}")
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """What a finished run's `summary.json` says."""
-    try:
-        return dict(json.loads((path / "summary.json").read_bytes()))
-    except ValueError as error:
-        raise ValueError(f"{path / 'summary.json'} is malformed: {error}") from None

@@ -5,8 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-OBJECTIVES = {"log_loss": "log loss", "mse": "mean squared error"}
+from mixdim.training.tasks import TASKS, Task
+
 Summary = Mapping[str, Any]  # what `summary.json` of a run holds
+
+
+def common_task(runs: Sequence[Summary]) -> Task:
+    """The task of these runs, known by the loss that they made small; an error if they differ in it.
+
+    >>> common_task([{"test": {"best": {"rows": 9, "mse": 0.5, "mae": 0.6}}}]).name
+    'rating'
+    """
+    tasks = {task.objective: task for task in TASKS.values()}
+    found = {name for run in runs for name in tasks if name in run["test"]["best"]}
+    if len(found) != 1:
+        raise ValueError(
+            f"runs to compare must have one loss of {', '.join(tasks)}, "
+            f"got {', '.join(sorted(found)) or 'none'} in {len(runs)} runs"
+        )
+    return tasks[found.pop()]
 
 
 def objective_of(runs: Sequence[Summary]) -> str:
@@ -15,13 +32,7 @@ def objective_of(runs: Sequence[Summary]) -> str:
     >>> objective_of([{"test": {"best": {"rows": 9, "mse": 0.5, "mae": 0.6}}}])
     'mse'
     """
-    found = {name for run in runs for name in OBJECTIVES if name in run["test"]["best"]}
-    if len(found) != 1:
-        raise ValueError(
-            f"runs to compare must have one loss of {', '.join(OBJECTIVES)}, "
-            f"got {', '.join(sorted(found)) or 'none'} in {len(runs)} runs"
-        )
-    return found.pop()
+    return common_task(runs).objective
 
 
 def best_possible(run: Summary) -> float | None:

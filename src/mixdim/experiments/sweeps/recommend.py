@@ -12,9 +12,8 @@ from shlex import join
 from typing import Any, NamedTuple
 
 from mixdim.experiments.runs.config import RunConfig, config_of
+from mixdim.experiments.sweeps.objective import common_task
 from mixdim.experiments.sweeps.records import Record, replicates
-
-TASK_OF_LOSS = {"log_loss": "binary", "mse": "rating"}
 
 
 class Spread(NamedTuple):
@@ -186,10 +185,11 @@ def select(
 
 def train_command(record: Record, out: str = "run") -> str:
     """The command that makes a run again: data, model, widths, and what else differs from defaults."""
+    assert record.summary is not None
     config = config_of({name: value for name, value in record.config.items() if name != "model_budget"})
     always = {"data", "model", "temperature", "base_dim", "budget", "plan"}
     told = RunConfig(**{name: value for name, value in config.said().items() if name in always})
-    defaults = told.effective(TASK_OF_LOSS[record.loss_name])
+    defaults = told.effective(common_task([record.summary]).name)
     words = ["mixdim", "train"]
     for name, value in config.said().items():
         if name in always or value != getattr(defaults, name):

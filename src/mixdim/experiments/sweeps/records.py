@@ -6,18 +6,17 @@ Knows nothing about how runs are made, or drawn.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.sweeps.keys import canonical, comparable
+from mixdim.experiments.sweeps.objective import objective_of
 from mixdim.locks import wait_for_lock
 
 STATUSES = ("finished", "failed")
@@ -27,7 +26,7 @@ STATUSES = ("finished", "failed")
 class Record:
     """One run: what was asked, and what came out.
 
-    - `key`: see `record_key`; runs with one key are the same run.
+    - `key`: see keys.py; runs with one key are the same run.
     - `status`: "finished", or "failed" with the reason in `error`.
     - `config`: the effective `RunConfig`, and `model_budget`: the parameters of the whole model that
       were asked for, or None.
@@ -56,7 +55,7 @@ class Record:
     def loss_name(self) -> str:
         """The metric that a finished run made small: "log_loss" or "mse"."""
         assert self.summary is not None
-        return next(name for name in ("log_loss", "mse") if name in self.summary["test"]["best"])
+        return objective_of([self.summary])
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -64,32 +63,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **{"summary": (dict, type(None)), "curve": (list,), "train": (dict, type(None))},
     "finished_at": (str,),
 }
-
-
-def record_key(config: RunConfig, fingerprint: str, *, model_budget: int | None = None) -> str:
-    """Name a run by what decides its result: an effective config and the fingerprint of the data.
-
-    Where the data lies, how often to checkpoint and TensorBoard decide nothing; of a plan's file its
-    content does. `model_budget` is for a budget that no base_dim meets, so that the config has none.
-
-    >>> config = RunConfig(data="here", model="mf", temperature=0.3, base_dim=8).effective("rating")
-    >>> record_key(config, "f00d") == record_key(replace(config, data="there"), "f00d")
-    True
-    >>> record_key(config, "f00d") == record_key(replace(config, seed=1), "f00d")
-    False
-    """
-    decisive = asdict(replace(config, data=None, checkpoint_every=None, tensorboard=None))
-    if config.plan is not None:
-        decisive["plan"] = hashlib.blake2b(Path(config.plan).read_bytes(), digest_size=16).hexdigest()
-    if model_budget is not None:
-        decisive["model_budget"] = model_budget
-    page = _canonical({"config": decisive, "data": fingerprint})
-    return hashlib.blake2b(page.encode(), digest_size=16).hexdigest()
-
-
-def now() -> str:
-    """The time, as `finished_at` has it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def append_record(path: Path, record: Record) -> None:
@@ -124,13 +97,10 @@ def replicates(records: Iterable[Record]) -> list[list[Record]]:
     for record in records:
         if record.finished:
             free = {"seed", "data"} | ({"base_dim"} if record.config["model_budget"] else set())
-            setting = {name: value for name, value in record.config.items() if name not in free}
-            groups.setdefault(_canonical(setting), []).append(record)
+            options = comparable(record.config)
+            setting = {name: value for name, value in options.items() if name not in free}
+            groups.setdefault(canonical(setting), []).append(record)
     return [sorted(group, key=lambda record: record.config["seed"]) for group in groups.values()]
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _records_of(path: Path) -> list[Record]:

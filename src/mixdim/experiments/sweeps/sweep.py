@@ -1,6 +1,6 @@
 """Many runs, recorded one by one: skip what is finished, go on after a failure, stop at any time.
 
-Knows nothing about figures; one run is the business of sweep_worker.py.
+Knows nothing about figures; one run is the business of worker.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import torch
 
 from mixdim.arguments import whole_number
 from mixdim.data import Dataset
-from mixdim.experiments.runs.build_model import build_model, check_fits
 from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.models import build_model, check_fits
 from mixdim.experiments.runs.train import plan_of
-from mixdim.experiments.sweeps.measure import Outcome
-from mixdim.experiments.sweeps.records import Record, append_record, read_records, record_key
+from mixdim.experiments.sweeps.keys import record_key
+from mixdim.experiments.sweeps.measure import AskedRun
+from mixdim.experiments.sweeps.records import Record, append_record, read_records
 from mixdim.experiments.sweeps.run_locks import RunLocks
 from mixdim.experiments.sweeps.worker import Worker, get_ready, remove_abandoned_folders, some_done
 from mixdim.planning.from_counts import FloorWarning
@@ -81,7 +82,7 @@ def run_sweep(
     threads = max(1, torch.get_num_threads() // jobs)
     waiting = list({run.key: run for run in asked}.values())
     total = len(waiting)
-    working: dict[Worker, _Asked] = {}
+    working: list[Worker] = []
     before = _recorded(records)
 
     def show(note: str = "") -> None:
@@ -93,13 +94,12 @@ def run_sweep(
             on_record(record)
         show(record.error or "")
 
-    def keep(run: _Asked, outcome: Outcome) -> None:
-        record = outcome.record(run.config, key=run.key, model_budget=run.model_budget)
+    def keep(record: Record) -> None:
         append_record(records, record)
-        locks.release(run.key)
+        locks.release(record.key)
         tell(record)
 
-    def begin(run: _Asked) -> None:
+    def begin(run: AskedRun) -> None:
         """Make a run that is ours, unless another sweep has recorded it since this one began."""
         waiting.remove(run)
         record = _recorded(records).get(run.key)
@@ -107,9 +107,9 @@ def run_sweep(
             locks.release(run.key)
             tell(record)
         elif run.error is not None:
-            keep(run, Outcome(error=run.error))
+            keep(run.record(error=run.error))
         else:
-            working[Worker(run.config, threads=threads)] = run
+            working.append(Worker(run, threads=threads))
 
     show()
     with StopRequests(every=True) as stopped, RunLocks(records) as locks:
@@ -130,8 +130,9 @@ def run_sweep(
                         begin(run)
                 if waiting and len(working) < jobs and not stopped():
                     show(f"{len(waiting)} under way in other sweeps")
-                for worker in some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS):
-                    keep(working.pop(worker), worker.finish())
+                for worker in some_done(working, seconds=SECONDS_BETWEEN_LOOKS):
+                    working.remove(worker)
+                    keep(worker.finish())
         finally:
             for worker in working:
                 worker.stop()
@@ -206,17 +207,7 @@ def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> Run
     return replace(config, base_dim=low)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A run with its base_dim solved, or why it cannot be."""
-
-    config: RunConfig
-    model_budget: int | None
-    key: str
-    error: str | None = None
-
-
-def _solve(runs: Sequence[SweepRun]) -> list[_Asked]:
+def _solve(runs: Sequence[SweepRun]) -> list[AskedRun]:
     """Solve and name the runs; what is wrong with all of them is found here, before the first starts."""
     opened = cache(Dataset)
 
@@ -239,15 +230,15 @@ def _solve(runs: Sequence[SweepRun]) -> list[_Asked]:
             config = replace(config, plan=str(Path(config.plan).resolve()))
         config = config.effective(dataset.task)
         if run.model_budget is None:
-            asked.append(_Asked(config, None, record_key(config, dataset.fingerprint)))
+            asked.append(AskedRun(config, record_key(config, dataset.fingerprint)))
             continue
         solved = within(replace(config, seed=0), run.model_budget)  # the same for every seed
         if isinstance(solved, InfeasibleBudgetError):
             key = record_key(config, dataset.fingerprint, model_budget=run.model_budget)
-            asked.append(_Asked(config, run.model_budget, key, str(solved)))
+            asked.append(AskedRun(config, key, run.model_budget, str(solved)))
         else:
             config = replace(solved, seed=config.seed)
-            asked.append(_Asked(config, run.model_budget, record_key(config, dataset.fingerprint)))
+            asked.append(AskedRun(config, record_key(config, dataset.fingerprint), run.model_budget))
     return asked
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from mixdim.experiments.sweeps.keys import comparable
 from mixdim.experiments.sweeps.recommend import Measured, Spread, loss_of, spread
 from mixdim.experiments.sweeps.records import Record, replicates
 from mixdim.printing import align
@@ -42,8 +43,9 @@ def sweep_table(records: Sequence[Record]) -> str:
 
 def _rivalry(record: Record) -> str:
     """What a mixed run has in common with the uniform one that it is compared with."""
+    options = comparable(record.config)
     own = {"seed", "data", "base_dim", "temperature"}
-    return json.dumps({name: value for name, value in record.config.items() if name not in own})
+    return json.dumps({name: value for name, value in options.items() if name not in own})
 
 
 def _paired_difference(group: Sequence[Record], rivals: Sequence[Record]) -> Spread | None:

@@ -1,6 +1,6 @@
 """One run of a sweep, in a process of its own: so memory is its own, and no crash takes others along.
 
-Knows nothing about records, or other runs.
+Knows nothing about other runs, or where records are kept.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from uuid import uuid4
 import torch
 
 import mixdim
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.sweeps.measure import Outcome, train_and_measure
+from mixdim.experiments.sweeps.measure import AskedRun, train_and_measure
+from mixdim.experiments.sweeps.records import Record
 from mixdim.locks import lock_now
 
 if TYPE_CHECKING:  # Windows has none
@@ -36,48 +36,49 @@ TO_THE_WHOLE_PROGRAM = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 class Worker:
-    """A process that trains one config, in a temporary folder."""
+    """A process that makes one run, in a temporary folder."""
 
-    def __init__(self, config: RunConfig, *, threads: int) -> None:
+    def __init__(self, run: AskedRun, *, threads: int) -> None:
+        self.run = run
         context = get_context("forkserver")
         _start_forkserver()
         # The worker makes it: were we killed between making it and starting a worker, it would stay.
         self.folder = str(Path(tempfile.gettempdir()) / f"{FOLDER_PREFIX}{uuid4().hex}")
         # Where Python keeps the forkserver's socket: ours to remove, unless we are somebody's child.
         leftovers = (self.folder, *([get_temp_dir()] if parent_process() is None else []))
-        self.outcome_end, child_end = context.Pipe(duplex=False)
+        self.record_end, child_end = context.Pipe(duplex=False)
         self.process: ForkServerProcess = context.Process(
-            target=_work, args=(config, self.folder, leftovers, threads, child_end), daemon=True
+            target=_work, args=(run, self.folder, leftovers, threads, child_end), daemon=True
         )
         self.process.start()
         child_end.close()  # so that the child's death is the end of the pipe
 
-    def finish(self) -> Outcome:
-        """What came out, once `some_done` said that the worker is done; the folder is removed."""
+    def finish(self) -> Record:
+        """The record of the run, once `some_done` named the worker; its folder is removed."""
         try:
-            outcome: Outcome = self.outcome_end.recv()
+            record: Record = self.record_end.recv()
         except (EOFError, OSError):  # it died before, or while, it told
             self.process.join()
             code = self.process.exitcode or 0
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-            outcome = Outcome(error=f"the process of the run {how}")
+            record = self.run.record(error=f"the process of the run {how}")
         # Before the worker, idle by now, is ended: should we be killed meanwhile, it does the rest.
         shutil.rmtree(self.folder, ignore_errors=True)
         self.stop()
-        return outcome
+        return record
 
     def stop(self) -> None:
         """End the process, whatever it does, and remove its folder."""
         self.process.kill()
         self.process.join()
-        self.outcome_end.close()
+        self.record_end.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def some_done(workers: list[Worker], *, seconds: float) -> list[Worker]:
     """The workers that are done, after waiting at most some seconds for the first of them."""
-    ready = wait([worker.outcome_end for worker in workers], timeout=seconds)
-    return [worker for worker in workers if worker.outcome_end in ready]
+    ready = wait([worker.record_end for worker in workers], timeout=seconds)
+    return [worker for worker in workers if worker.record_end in ready]
 
 
 def get_ready(stopped: Callable[[], bool], *, seconds: float) -> None:
@@ -157,7 +158,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _work(
-    config: RunConfig, folder: str, leftovers: Sequence[str], threads: int, outcome_end: Connection
+    run: AskedRun, folder: str, leftovers: Sequence[str], threads: int, record_end: Connection
 ) -> None:
     _block_signals()  # again: somebody else may have started the forkserver
     orphaned = threading.Thread(target=_die_with_the_sweep, args=leftovers, daemon=True)
@@ -166,12 +167,12 @@ def _work(
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore", mixdim.FloorWarning)  # part of what a sweep compares
     try:
-        outcome = train_and_measure(config, Path(folder) / "run")
+        record = train_and_measure(run, Path(folder) / "run")
     except Exception as error:
-        outcome = Outcome(error=f"{type(error).__name__}: {error}")
+        record = run.record(error=f"{type(error).__name__}: {error}")
     with suppress(BrokenPipeError):
-        outcome_end.send(outcome)
-    orphaned.join()  # the sweep stops us once it has the outcome; without a sweep the thread does
+        record_end.send(record)
+    orphaned.join()  # the sweep stops us once it has the record; without a sweep the thread does
 
 
 def _die_with_the_sweep(*leftovers: str) -> None:

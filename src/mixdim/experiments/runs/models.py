@@ -1,0 +1,115 @@
+"""The models that a run can name: options, data, and how each is built. Knows no training.
+
+Here models and embeddings are joined. A new model is one entry of `MODELS`; an option that no other has
+is also a field of `RunConfig` and a flag of `mixdim train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
+from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
+from mixdim.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from mixdim.data import Dataset
+    from mixdim.experiments.runs.config import RunConfig
+
+
+class Given(NamedTuple):
+    """What every model is built with, beside a plan and its own options."""
+
+    num_dense: int
+    mean: float  # the constant output with the least loss
+    drawn: dict[str, Any]  # how weights are drawn: `init` and `generator`
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """A model that a run can name.
+
+    - `build(plan, given, **options)`: make it.
+    - `options`: the options of a run that are its own, with their defaults.
+    - `bands`: into how many a feature is cut if nothing is said. The paper: one block a feature for
+      clicks, 8 to 16 bands for ratings.
+    - `reads(dataset)`: whether it can; `takes` says in words what it can.
+    """
+
+    build: Callable[..., nn.Module]
+    options: Mapping[str, Any]
+    bands: int
+    reads: Callable[[Dataset], bool]
+    takes: str
+
+
+def _dlrm(plan: Plan, given: Given, *, bottom: tuple[int, ...], top: tuple[int, ...]) -> nn.Module:
+    embeddings = FeatureEmbeddings(plan, sparse=True, **given.drawn)
+    return DLRM(embeddings, num_dense=given.num_dense, bottom=bottom, top=top, **given.drawn)
+
+
+def _mf(plan: Plan, given: Given, *, mean: bool, biases: bool) -> nn.Module:
+    users, items = _users_and_items(plan, given)
+    return MatrixFactorization(users, items, mean=given.mean if mean else None, biases=biases)
+
+
+def _ncf(plan: Plan, given: Given, *, hidden: tuple[int, ...], mean: bool) -> nn.Module:
+    users, items = _users_and_items(plan, given)
+    shift = given.mean if mean else None
+    return NeuralCollaborativeFiltering(users, items, hidden=hidden, mean=shift, **given.drawn)
+
+
+def _users_and_items(plan: Plan, given: Given) -> list[MixedDimEmbedding]:
+    return [MixedDimEmbedding(plan[name], sparse=True, **given.drawn) for name in plan]
+
+
+def _any_data(dataset: Dataset) -> bool:
+    return True
+
+
+def _pairs(dataset: Dataset) -> bool:
+    return len(dataset.feature_names) == len(dataset.single_valued) == 2
+
+
+PAIRS = "two features of one id each, such as user and item"
+MODELS = {
+    "dlrm": RunModel(_dlrm, {"bottom": (512, 256, 64), "top": (512, 256)}, 1, _any_data, "any features"),
+    "mf": RunModel(_mf, {"mean": True, "biases": True}, 8, _pairs, PAIRS),
+    "ncf": RunModel(_ncf, {"hidden": (128, 128, 32), "mean": True}, 8, _pairs, PAIRS),
+}
+OPTIONS_OF_MODELS = {option for model in MODELS.values() for option in model.options}
+
+
+def model_named(name: str) -> RunModel:
+    """Return the entry of a model."""
+    if name not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
+    return MODELS[name]
+
+
+def build_model(config: RunConfig, plan: Plan, *, num_dense: int, mean: float) -> nn.Module:
+    """Build the model of an effective config, its weights drawn from the config's seed."""
+    assert config.model is not None
+    assert config.seed is not None
+    model = model_named(config.model)
+    on_meta = torch.get_default_device().type == "meta"  # nothing is drawn there
+    generator = None if on_meta else torch.Generator().manual_seed(config.seed)
+    given = Given(num_dense, mean, {"init": config.init, "generator": generator})
+    return model.build(plan, given, **{name: getattr(config, name) for name in model.options})
+
+
+def check_fits(config: RunConfig, dataset: Dataset) -> None:
+    """Refuse a model that cannot read the data."""
+    assert config.model is not None
+    model = model_named(config.model)
+    if not model.reads(dataset):
+        others = [name for name, other in MODELS.items() if other.reads(dataset)]
+        raise ValueError(
+            f"model {config.model!r} takes {model.takes}; "
+            f"{dataset.path} has {', '.join(dataset.feature_names)}: use --model {' or '.join(others)}"
+        )
