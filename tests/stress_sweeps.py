@@ -14,7 +14,7 @@ import time
 from functools import partial
 from multiprocessing import forkserver, get_context
 
-from mixdim.cli.main import main as cli
+from mixdim.cli import main as cli
 from mixdim.experiments.sweeps import worker as sweep_worker
 from mixdim.experiments.sweeps.records import Record
 from mixdim.experiments.sweeps.worker import _start_forkserver

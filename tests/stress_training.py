@@ -7,7 +7,7 @@ import json
 import random
 import time
 
-from mixdim.cli.main import main as cli
+from mixdim.cli import main as cli
 from stress_processes import Fork
 from sweep_runs import timeless
 

@@ -4,9 +4,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from test_cli import output
 
 import mixdim.data
+from commands import output
 
 
 def write_table(path):

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 import mixdim
-from mixdim.cli.main import run
-
-
-def output(capsys, *arguments, code=0):
-    assert run(list(arguments)) == code
-    return capsys.readouterr()
-
+from commands import output
 
 PLAN = ("plan", "--cardinalities", "user=60,item=37", "--temperature", "0.3", "--base-dim", "8")
 
@@ -117,7 +111,7 @@ def test_outputs_go_through_links_and_into_pipes(capsys, tmp_path, option):
         (["plan", "--cardinalities", "9,9", "--temperature", "0", "--budget", "17"], "is too small"),
         (["plan", "--cardinalities", "9", "--temperature", "0", "--budget", "lots"], "got 'lots'"),
         (["show", "/nowhere.json"], "/nowhere.json: No such file or directory"),
-        (["show", str(Path(__file__))], "test_cli.py: not a plan"),
+        (["show", str(Path(__file__))], "test_main.py: not a plan"),
         (["--nonsense"], "--nonsense"),
         (["nonsense"], "nonsense"),
     ],

@@ -4,15 +4,10 @@ import json
 import subprocess
 import sys
 
-from mixdim.cli.main import run
+from commands import output
 from mixdim.experiments.report.page import report_page
 from mixdim.experiments.sweeps.records import append_record
 from report_records import failed, finished
-
-
-def output(capsys, *arguments, code=0):
-    assert run([str(argument) for argument in arguments]) == code
-    return capsys.readouterr()
 
 
 def write(path, *records):

@@ -5,9 +5,9 @@ import json
 import pytest
 import typer
 
+from commands import output
 from mixdim.cli import theory as cli_theory
-from mixdim.cli.main import run
-from mixdim.experiments.figures.drawing import drawing as figures
+from mixdim.experiments.figures import drawing as figures
 
 SMALL = {
     "two-block": ("--size", "16", "--rates", "0.45,0.4,0.35", "--seeds", "1"),
@@ -15,11 +15,6 @@ SMALL = {
     "completion": ("--size", "10", "--rank", "1", "--feature-size", "4", "--shares", "0.4,1",
                    "--seeds", "1"),
 }  # fmt: skip
-
-
-def output(capsys, *arguments, code=0):
-    assert run([str(argument) for argument in arguments]) == code
-    return capsys.readouterr()
 
 
 @pytest.fixture

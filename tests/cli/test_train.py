@@ -6,6 +6,7 @@ import re
 import polars as pl
 import pytest
 
+from commands import output
 from mixdim.cli.main import run
 from mixdim.data.generate import generate_movielens_like
 from mixdim.data.prepare import prepare_table
@@ -14,11 +15,6 @@ from mixdim.training import Checkpoints, checkpoints
 from training_data import Turning, clicks, ratings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def output(capsys, *arguments, code=0):
-    assert run([str(argument) for argument in arguments]) == code
-    return capsys.readouterr()
 
 
 def train(out, *more, data=None, model="mf"):

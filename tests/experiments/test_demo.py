@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mixdim.cli.main import main as cli
+from mixdim.cli import main as cli
 from mixdim.data import Dataset
 from mixdim.experiments import demo
 from mixdim.experiments.demo import (

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from browser import CHROMIUM, NO_CHROMIUM, ask
-from mixdim.cli.main import main as cli
+from mixdim.cli import main as cli
 from mixdim.data import Dataset
 from mixdim.experiments.figures.drawing import as_it_is, save_figure, short_name, widths_figure
 from mixdim.experiments.figures.paper import canvas
