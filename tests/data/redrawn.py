@@ -15,7 +15,8 @@ def redraw(meta, feature):
     seed, skew, rows = (meta.options[name] for name in ("seed", "skew", "rows"))
     cardinality = meta.source["planted_values"][meta.features[feature].name]
     weights = [(rank + 1) ** -skew for rank in range(cardinality)]
-    cumulative = [total / math.fsum(weights) for total in itertools.accumulate(weights)]
+    whole = math.fsum(weights)
+    cumulative = [part / whole for part in itertools.accumulate(weights)]
     values = []
     for chunk, start in enumerate(range(0, rows, CHUNK)):
         sequence = np.random.SeedSequence(seed, spawn_key=(planted.VALUES, feature, chunk))
