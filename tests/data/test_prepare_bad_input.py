@@ -42,7 +42,10 @@ BAD_CRITEO = {
     ],
     "bad encoding": [changed(20, "0a1b2c3") + b"\xff", b"\xff\xfe" + GOOD.encode()],
 }
-CASES = [(reason, line) for reason, lines in BAD_CRITEO.items() for line in lines]
+CASES = [
+    *((reason, line, 1 << 20) for reason, lines in BAD_CRITEO.items() for line in lines),
+    *((reason, lines[0], 100) for reason, lines in BAD_CRITEO.items()),  # every row a block of its own
+]
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +63,7 @@ def refused(tmp_path, call, *, match, error=ValueError):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("reason", "line"), CASES)
-@pytest.mark.parametrize("block", [100, 1 << 20])
+@pytest.mark.parametrize(("reason", "line", "block"), CASES)
 def test_a_malformed_criteo_row_is_refused_with_its_place(tmp_path, monkeypatch, reason, line, block):
     monkeypatch.setattr(sources, "BLOCK", block)
     good = GOOD.encode() + b"\n"
