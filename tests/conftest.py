@@ -2,6 +2,9 @@
 
 import os
 
+# Before numpy is imported: its threads spin while they wait, most of the time for small matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings

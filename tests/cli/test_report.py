@@ -1,8 +1,6 @@
 """The command `report`, as a user types it."""
 
 import json
-import subprocess
-import sys
 
 from commands import output
 from mixdim.experiments.report.page import report_page
@@ -51,15 +49,6 @@ def test_the_page_of_a_file_is_that_of_its_records(capsys, tmp_path):
     output(capsys, "report", "--records", write(tmp_path / "a", *records), "--out", tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "page.html").read_text() == report_page(records)
-
-
-def test_a_report_needs_no_matplotlib(tmp_path):
-    page = tmp_path / "page.html"
-    arguments = ["report", "--records", str(write(tmp_path / "a", finished())), "--out", str(page)]
-    without = "import sys; sys.modules['matplotlib'] = None; from mixdim.cli.main import run"
-    program = f"{without}; import mixdim.experiments.paper.claims; sys.exit(run({arguments}))"
-    subprocess.run([sys.executable, "-c", program], check=True)
-    assert page.read_text() == report_page([finished()])
 
 
 def test_what_is_missing_is_said_in_one_line(capsys, tmp_path):
