@@ -156,7 +156,7 @@ def test_ctrl_c_while_its_processes_still_start_is_one_line(folder, started, tmp
 
 
 def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(folder, started):
-    (folder / "long.toml").write_text("batch-size = 20\nepochs = 20\npatience = 0\n")
+    (folder / "long.toml").write_text("batch-size = 20\nepochs = 10\npatience = 0\n")
     more = ["--config", str(folder / "long.toml"), "--temperatures", "0"]
     arguments = sweep(folder, *more, budgets="1000", records="stopped.jsonl")
     file = folder / "stopped.jsonl"
