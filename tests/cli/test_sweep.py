@@ -18,8 +18,6 @@ from mixdim.experiments.sweeps.records import read_records
 from sweep_runs import wait_for
 from training_data import ratings
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

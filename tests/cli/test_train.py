@@ -14,8 +14,6 @@ from mixdim.experiments.runs import train as training_run
 from mixdim.training import Checkpoints, checkpoints
 from training_data import Turning, clicks, ratings
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def train(out, *more, data=None, model="mf"):
     return (

@@ -7,11 +7,6 @@ from mixdim.experiments.report.findings import Finding
 from report_pages import PIXEL, SQUARE
 
 
-@pytest.fixture(autouse=True)
-def always_one_thread(one_thread):
-    """As all models here are tiny."""
-
-
 @pytest.fixture
 def finding(tmp_path):
     (tmp_path / "fig2b.svg").write_text(SQUARE)
