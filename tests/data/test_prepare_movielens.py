@@ -89,20 +89,19 @@ def test_the_real_movielens_1m_is_prepared(tmp_path):
     assert meta.num_rows == 1_000_209
     assert [feature.source_values for feature in meta.features] == [6_040, 3_706]
     with zipfile.ZipFile(SHARED / "ml-1m.zip") as archive:
-        lines = archive.read("ml-1m/ratings.dat").decode().splitlines()
-    rows = [tuple(int(x) for x in line.split("::")) for line in lines]
+        text = archive.read("ml-1m/ratings.dat").decode()
+    rows = np.array(text.replace("::", " ").split(), np.int64).reshape(-1, 4)
     found = arrays(tmp_path / "out")
-    assert Counter(found["target"].tolist()) == Counter(float(row[2]) for row in rows)
+    assert Counter(found["target"].tolist()) == Counter(rows[:, 2].astype(float).tolist())
     # The order inside each split is that of the source, so each split is found in it by decoding.
     tables = [pl.read_parquet(tmp_path / "out" / "vocabulary" / f"{i}.parquet") for i in range(2)]
     values = [table["value"].to_list() for table in tables]
     train = slice(*meta.splits["train"])
     decoded = [(values[0][u], values[1][i]) for u, i in found["ids"][train].tolist()]
-    pairs = {(row[0], row[1]): place for place, row in enumerate(rows)}
-    places = [pairs[pair] for pair in decoded]
-    assert places == sorted(places)
-    chosen = set(places)
+    place_of = {pair: place for place, pair in enumerate(map(tuple, rows[:, :2].tolist()))}
+    places = [place_of[pair] for pair in decoded]
+    assert places == sorted(set(places))
     for index in range(2):
         assert tables[index].select("value", "kind", "count").rows() == slow_vocabulary(
-            [rows[place][index] for place in sorted(chosen)], 1
+            rows[places, index].tolist(), 1
         )
