@@ -95,12 +95,14 @@ def test_the_real_movielens_1m_is_prepared(tmp_path):
     assert Counter(found["target"].tolist()) == Counter(rows[:, 2].astype(float).tolist())
     # The order inside each split is that of the source, so each split is found in it by decoding.
     tables = [pl.read_parquet(tmp_path / "out" / "vocabulary" / f"{i}.parquet") for i in range(2)]
-    values = [table["value"].to_list() for table in tables]
-    train = slice(*meta.splits["train"])
-    decoded = [(values[0][u], values[1][i]) for u, i in found["ids"][train].tolist()]
-    place_of = {pair: place for place, pair in enumerate(map(tuple, rows[:, :2].tolist()))}
-    places = [place_of[pair] for pair in decoded]
-    assert places == sorted(set(places))
+    users, items = (table["value"].fill_null(0).to_numpy() for table in tables)
+    train = found["ids"][slice(*meta.splits["train"])]
+    decoded = users[train[:, 0]] * 10_000 + items[train[:, 1]]  # a pair as one number
+    pairs = rows[:, 0] * 10_000 + rows[:, 1]
+    order = np.argsort(pairs)
+    places = order[np.searchsorted(pairs, decoded, sorter=order)]
+    assert (pairs[places] == decoded).all()
+    assert (np.diff(places) > 0).all()
     for index in range(2):
         assert tables[index].select("value", "kind", "count").rows() == slow_vocabulary(
             rows[places, index].tolist(), 1
