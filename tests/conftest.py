@@ -1,6 +1,9 @@
-"""How hypothesis runs: without deadlines, for noisy machines; in CI always with the same examples."""
+"""One thread for all tests; hypothesis without deadlines, and in CI always with the same examples."""
 
 import os
+
+# Before numpy is imported: its threads spin while they wait, most of the time for small matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 import torch
@@ -11,10 +14,7 @@ settings.register_profile("ci", parent=settings.get_profile("mixdim"), derandomi
 settings.load_profile("ci" if os.environ.get("CI") else "mixdim")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """For tiny models: on a busy machine threads wait for each other most of the time."""
-    before = torch.get_num_threads()
+    """All models are tiny here: threads would wait for each other. `both_paths.py` compares 1 with 2."""
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -59,7 +59,10 @@ def results(tmp_path_factory):
     with multiprocessing.Manager() as manager:
         shared = manager.dict()
         store = tmp_path_factory.mktemp("ranks") / "store"
-        multiprocessing.spawn(train_half, (str(store), shared), nprocs=2)
+        # As sweeps start theirs: by now the forkserver may have imported torch for one already.
+        multiprocessing.start_processes(
+            train_half, (str(store), shared), nprocs=2, start_method="forkserver"
+        )
         return dict(shared)
 
 

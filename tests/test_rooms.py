@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,13 @@ def is_module(name):
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
+@cache
 def imports_of(path):
     """The modules that a file imports at run time."""
+    return tuple(_imports_of(path))
+
+
+def _imports_of(path):
     tree = ast.parse(path.read_text())
     for_types = {
         inner
@@ -91,6 +97,7 @@ def imports_of(path):
                 yield node.module
 
 
+@cache
 def own_imports_of(path):
     """The modules of the package that a file imports, as MAY_IMPORT names them."""
     parts = [name.split(".") for name in imports_of(path)]

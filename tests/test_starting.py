@@ -41,11 +41,21 @@ def test_ctrl_c_in_an_import_that_makes_another_error_of_it_is_one_line(tmp_path
 
 
 PRESS_CTRL_C = """
-import _thread, os, signal, time
+import _thread, os, signal, sys, time
+
+main = _thread.get_ident()
+
+def runs(name):
+    frame = sys._current_frames()[main]
+    while frame and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
 
 def press():
     while signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # Python itself is starting
         time.sleep(0.001)
+    while os.environ["PRESS_IN"] and not runs(os.environ["PRESS_IN"]):
+        time.sleep(0.01)
     time.sleep(float(os.environ["PRESS_AFTER"]))
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -58,8 +68,8 @@ def test_ctrl_c_is_one_line_whenever_it_comes(tmp_path, script):
     os.mkfifo(tmp_path / "nobody-writes.csv")  # the command waits until somebody does
     command = (script, "plan", "--plan-from", tmp_path / "nobody-writes.csv")
     pressed = [
-        start(*command, modules=tmp_path, more={"PRESS_AFTER": seconds})
-        for seconds in ("0", "0.3", "0.9", "4")  # in imports; the last in the command
+        start(*command, modules=tmp_path, more={"PRESS_IN": function, "PRESS_AFTER": seconds})
+        for function, seconds in [("", "0"), ("", "0.3"), ("", "0.9"), ("plan", "0.1")]  # "": in imports
     ]
     assert [process.communicate() for process in pressed] == [("", "mixdim: stopped\n")] * 4
     assert [process.returncode for process in pressed] == [130] * 4

@@ -43,6 +43,14 @@ def real_number(value: Any, name: str) -> float:
     return number
 
 
+def positive_number(value: Any, name: str) -> float:
+    """Return `value` as a finite float above 0, or say which argument is not one."""
+    number = real_number(value, name)
+    if number <= 0:
+        raise ValueError(f"{name} must be above 0, got {number}")
+    return number
+
+
 def unit_interval(value: Any, name: str) -> float:
     """Return `value` as a float in [0, 1].
 

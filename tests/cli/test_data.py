@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mixdim.data
-from command_line import output
+from commands import complaint, output
 
 
 def write_table(path):
@@ -94,10 +94,7 @@ def test_synthetic_data_is_generated_and_planned(capsys, tmp_path, kind):
 )
 def test_bad_input_is_one_clear_line(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    printed = output(capsys, *arguments, code=2)
-    assert message in printed.err
-    assert printed.err.startswith("mixdim: ")
-    assert printed.err.count("\n") == 1
+    assert message in complaint(capsys, *arguments)
     assert not (tmp_path / "x").exists()
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import typer
 
+from commands import complaint, output
 from mixdim.cli import theory as cli_theory
-from mixdim.cli.main import run
 from mixdim.experiments.figures import drawing as figures
 
 SMALL = {
@@ -15,11 +15,6 @@ SMALL = {
     "completion": ("--size", "10", "--rank", "1", "--feature-size", "4", "--shares", "0.4,1",
                    "--seeds", "1"),
 }  # fmt: skip
-
-
-def output(capsys, *arguments, code=0):
-    assert run([str(argument) for argument in arguments]) == code
-    return capsys.readouterr()
 
 
 @pytest.fixture
@@ -80,11 +75,7 @@ def test_every_option_arrives(capsys, tmp_path):
     ],
 )
 def test_bad_options_are_one_clear_line_and_exit_code_2(capsys, tmp_path, arguments, message):
-    printed = output(capsys, "theory", *arguments, "--out", tmp_path / "out", code=2)
-    assert message in printed.err
-    assert printed.err.startswith("mixdim: ")
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
+    assert message in complaint(capsys, "theory", *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

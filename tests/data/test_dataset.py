@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -144,8 +142,3 @@ def test_a_stream_that_failed_goes_on_with_the_same_batch(dataset, monkeypatch, 
 def test_bad_arguments_are_named(dataset, arguments, message):
     with pytest.raises(ValueError, match=message):
         dataset.batches(**{"split": "train", "batch_size": 4, **arguments})
-
-
-def test_the_core_does_not_need_polars():
-    script = "import sys; sys.modules['polars'] = None; import mixdim; print(mixdim.plan)"
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -43,8 +44,10 @@ def criteo(
     """Prepare the Criteo data set: days 1-6 train, day 7 validates and tests."""
     from mixdim.data.prepare import prepare_criteo
 
-    with progress_bars() as progress:
-        meta = prepare_criteo(
+    _make(
+        out,
+        partial(
+            prepare_criteo,
             raw,
             out,
             layout=layout,
@@ -52,9 +55,8 @@ def criteo(
             rows=rows,
             max_bad=max_bad,
             overwrite=overwrite,
-            progress=progress,
-        )
-    _done(meta, out)
+        ),
+    )
 
 
 @prepare_app.command(epilog="Example: `mixdim prepare movielens ml-latest.zip --out ml --split time`")
@@ -70,8 +72,10 @@ def movielens(
     """Prepare MovieLens ratings."""
     from mixdim.data.prepare import prepare_movielens
 
-    with progress_bars() as progress:
-        meta = prepare_movielens(
+    _make(
+        out,
+        partial(
+            prepare_movielens,
             raw,
             out,
             split=split,
@@ -79,9 +83,8 @@ def movielens(
             min_count=min_count,
             max_bad=max_bad,
             overwrite=overwrite,
-            progress=progress,
-        )
-    _done(meta, out)
+        ),
+    )
 
 
 @prepare_app.command(
@@ -108,8 +111,10 @@ def table(
     """Prepare any table."""
     from mixdim.data.prepare import prepare_table
 
-    with progress_bars() as progress:
-        meta = prepare_table(
+    _make(
+        out,
+        partial(
+            prepare_table,
             raw,
             out,
             target=target,
@@ -124,9 +129,8 @@ def table(
             min_count=min_count,
             max_bad=max_bad,
             overwrite=overwrite,
-            progress=progress,
-        )
-    _done(meta, out)
+        ),
+    )
 
 
 def generate(
@@ -148,11 +152,10 @@ def generate(
     if kind not in makers:
         raise ValueError(f"what to generate must be {' or '.join(makers)}, got {kind!r}")
     options = {} if skew is None else {"skew": skew}
-    with progress_bars() as progress:
-        meta = makers[kind](
-            out, rows=rows, seed=seed, scale=scale, overwrite=overwrite, progress=progress, **options
-        )
-    _done(meta, out)
+    _make(
+        out,
+        partial(makers[kind], out, rows=rows, seed=seed, scale=scale, overwrite=overwrite, **options),
+    )
 
 
 def download(
@@ -204,7 +207,10 @@ def _bag(entry: str) -> tuple[str, str]:
     return name, separator
 
 
-def _done(meta: Meta, out: Path) -> None:
+def _make(out: Path, make: Callable[..., Meta]) -> None:
+    """Make a prepared folder, showing the progress, and say what is in it."""
+    with progress_bars() as progress:
+        meta = make(progress=progress)
     sizes = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in meta.splits.items())
     typer.echo(f"{out}: {len(meta.features)} features, rows: {sizes}")
     rejected = meta.rows.get("rejected") or {}

@@ -17,7 +17,7 @@ from mixdim.cli import reproduce as cli_reproduce
 from mixdim.cli import sweep as cli_sweep
 from mixdim.cli import theory as cli_theory
 from mixdim.cli import train as cli_train
-from mixdim.cli.outcome import end_with, interruptible, warnings_as_lines
+from mixdim.cli.outcome import end_with, interruptible, stopped_by, warnings_as_lines
 from mixdim.cli.progress import progress_bars
 from mixdim.planning.feature_file import FORMS, FeatureList, read_features
 from mixdim.planning.table import rule_in_words
@@ -170,8 +170,7 @@ def demo(
     try:
         run_demo(out, echo=typer.echo, progress=progress_bars)
     except DemoStopped as stopped:
-        typer.echo(str(stopped), err=True)
-        raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
+        raise stopped_by(stopped.signal_name, str(stopped)) from None
 
 
 app.add_typer(cli_data.prepare_app, name="prepare")

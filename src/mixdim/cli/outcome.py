@@ -16,6 +16,7 @@ import typer
 from mixdim.starting import INTERRUPTED, show_warning
 from mixdim.stopping import Terminated
 
+TERMINATED = 143  # by SIGTERM, as INTERRUPTED by SIGINT
 FAILED, WRONG_INPUT, BUG = 1, 2, 70  # 70 is what sysexits.h calls an internal software error
 EXTRAS = {"matplotlib", "polars", "rich", "scipy", "tensorboard", "tomli_w", "typer"}
 
@@ -30,6 +31,12 @@ def end_with(error: BaseException, arguments: Sequence[str], *, debug: bool) -> 
         traceback.print_exception(error)
     print(f"mixdim: {' '.join(line.split())}", file=sys.stderr)
     return code
+
+
+def stopped_by(signal_name: str, line: str) -> typer.Exit:
+    """Say on standard error what stopped a command; returns what ends it with the code of the signal."""
+    typer.echo(line, err=True)
+    return typer.Exit(TERMINATED if signal_name == "SIGTERM" else INTERRUPTED)
 
 
 def _told(error: BaseException) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mixdim.cli.outcome import stopped_by
 from mixdim.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ def reproduce(
                 progress=progress,
             )
     except SweepStopped as stopped:
-        typer.echo(f"{stopped}; the same command goes on from here", err=True)
-        raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
+        raise stopped_by(stopped.signal_name, f"{stopped}; the same command goes on from here") from None
     typer.echo("\n\n".join(map(_in_words, made.findings)))
     runs = records or out / "records.jsonl"
     if runs.is_file():  # some figures need no runs

@@ -18,6 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from mixdim.arguments import unit_interval, whole_number
+from mixdim.cli.outcome import stopped_by
 from mixdim.cli.progress import Show
 from mixdim.planning.budget import parse_budget
 from mixdim.printing import align
@@ -92,8 +93,7 @@ def sweep(
             found = run_sweep(runs, records, jobs=jobs, progress=progress, on_record=on_record)
     except SweepStopped as stopped:
         typer.echo(sweep_table(so_far))
-        typer.echo(f"{stopped}; the same command goes on", err=True)
-        raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
+        raise stopped_by(stopped.signal_name, f"{stopped}; the same command goes on") from None
     typer.echo(sweep_table(found))
     failed = [record for record in found if not record.finished]
     for record in failed:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mixdim.cli.outcome import stopped_by
 from mixdim.cli.progress import progress_bars
 from mixdim.printing import align
 
@@ -125,8 +126,8 @@ def train(
                 options, out, resume=resume, overwrite=overwrite, progress=progress, echo=typer.echo
             )
     except Stopped as stopped:
-        typer.echo(f"{stopped}; continue with: mixdim train --resume --out {quote(str(out))}", err=True)
-        raise typer.Exit(143 if stopped.signal_name == "SIGTERM" else 130) from None
+        line = f"{stopped}; continue with: mixdim train --resume --out {quote(str(out))}"
+        raise stopped_by(stopped.signal_name, line) from None
     typer.echo(_results(run.summary))
     typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(run.summary['data'])}")
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from mixdim.data.encoding import (
@@ -149,11 +148,8 @@ def _typed(rows: Rows, rejects: Rejects) -> pl.DataFrame:
             for i, field in enumerate(hexes.values())
         ).alias(BAD_HEX),
     )
-    good = np.ones(typed.height, bool)
-    for reason in checks.columns:
-        passed = checks[reason].to_numpy()
-        rejects.add(reason, rows.name, rows.lines[good & ~passed])
-        good &= passed
+    passed = ((reason, checks[reason].to_numpy()) for reason in checks.columns)
+    good = rejects.passing(rows.name, rows.lines, passed)
     logs = [
         pl.col(c).clip(lower_bound=0).cast(pl.Float64).log1p().cast(pl.Float32).fill_null(0.0)
         for c in map(dense_column, range(len(DENSE)))

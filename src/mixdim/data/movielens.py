@@ -116,14 +116,11 @@ def _typed(rows: Rows, rejects: Rejects) -> pl.DataFrame:
     user, item, rating, time = (rows.frame.to_series(i) for i in range(len(HEADER)))
     integers = [s.str.to_integer(base=10, dtype=pl.Int64, strict=False) for s in (user, item, time)]
     stars = rating.cast(pl.Float32, strict=False)
-    good = np.ones(len(stars), bool)
     checks = {
         "not an integer": ~np.any([s.is_null().to_numpy() for s in integers], axis=0),
         "rating is not a number": stars.is_finite().fill_null(False).to_numpy(),
     }
-    for reason, passed in checks.items():
-        rejects.add(reason, rows.name, rows.lines[good & ~passed])
-        good &= passed
+    good = rejects.passing(rows.name, rows.lines, checks.items())
     names = (feature_column(0), feature_column(1), TIME)
     columns = dict(zip(names, integers, strict=True))
     return pl.DataFrame({TARGET: stars, **columns}).filter(good)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -41,6 +41,16 @@ class Rejects:
         # One block is checked reason by reason, so its places arrive out of order.
         here = sorted([place for place in self.places if place[0] == file] + new, key=lambda p: p[1])
         self.places = ([place for place in self.places if place[0] != file] + here)[:SHOWN]
+
+    def passing(
+        self, file: str, lines: np.ndarray, checks: Iterable[tuple[str, np.ndarray]]
+    ) -> np.ndarray:
+        """Which rows pass all checks, given as reasons and what passed; the first failed one rejects."""
+        good = np.ones(len(lines), bool)
+        for reason, passed in checks:
+            self.add(reason, file, lines[good & ~passed])
+            good &= passed
+        return good
 
     def check(self, read: int) -> None:
         """Raise if more of the rows read are malformed than are allowed."""

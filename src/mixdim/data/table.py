@@ -159,10 +159,10 @@ class _Roles:
         reasons, checks = zip(*self._checks(columns), strict=True)
         both = pl.concat([given, typed], how="horizontal")
         passed = both.select(c.fill_null(False).alias(str(i)) for i, c in enumerate(checks)).to_numpy()
-        good = np.ones(given.height, bool)
-        for check in np.flatnonzero(~passed.all(axis=0)):
-            rejects.add(reasons[check], rows.name, rows.lines[good & ~passed[:, check]])
-            good &= passed[:, check]
+        failed = np.flatnonzero(~passed.all(axis=0))
+        good = rejects.passing(
+            rows.name, rows.lines, ((reasons[check], passed[:, check]) for check in failed)
+        )
         dense = [dense_column(index) for index in range(len(self.dense))]
         return typed.filter(good).with_columns(pl.col(dense).fill_null(0.0))
 

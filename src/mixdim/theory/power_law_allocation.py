@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from mixdim.arguments import real_number
+from mixdim.arguments import positive_number
 from mixdim.theory.structure import block_areas, checked_matrix, checked_probs, checked_sizes
 
 
@@ -33,7 +33,7 @@ def closed_form_dims(
     unit_cost, weights = _unit_cost_and_weights(row_sizes, col_sizes, block_probs, scales)
     decay = _checked_decays(decay, (1, 1)).item()
     shares = (weights / unit_cost) ** (1 / (2 * decay))  # zeta Pi^(1 / 2 beta)
-    return _positive(budget, "budget") / (unit_cost * shares).sum() * shares
+    return positive_number(budget, "budget") / (unit_cost * shares).sum() * shares
 
 
 def water_filling_dims(
@@ -61,7 +61,7 @@ def water_filling_dims(
     """
     unit_cost, weights = _unit_cost_and_weights(row_sizes, col_sizes, block_probs, scales)
     decays = np.broadcast_to(_checked_decays(decays, weights.shape), weights.shape)
-    budget = _positive(budget, "budget")
+    budget = positive_number(budget, "budget")
     sides = np.minimum.outer(np.asarray(row_sizes), np.asarray(col_sizes)).astype(np.float64)
     most = sides if most is None else np.broadcast_to(np.asarray(most, dtype=np.float64), sides.shape)
     if not (most >= least).all():
@@ -118,10 +118,3 @@ def _checked_decays(decays: Any, shape: tuple[int, ...]) -> np.ndarray:
     if not (values > 0).all():
         raise ValueError(f"decays must be above 0, got {values.min()}")
     return values
-
-
-def _positive(value: float, name: str) -> float:
-    number = real_number(value, name)
-    if number <= 0:
-        raise ValueError(f"{name} must be above 0, got {number}")
-    return number

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from mixdim.arguments import real_number, whole_number
+from mixdim.arguments import positive_number, real_number, whole_number
 from mixdim.theory.matrices import condition_number, incoherence
 from mixdim.theory.sampling import entry_rates
 from mixdim.theory.structure import checked_matrix, checked_probs, checked_ranks, split_blocks
@@ -36,7 +36,7 @@ def hopeless_sample_count(rank: int, min_marginal_rate: float, *, delta: float) 
     750.0
     """
     rank, delta = whole_number(rank, "rank"), _checked_delta(delta)
-    return (1 - delta) * rank / _positive(min_marginal_rate, "min_marginal_rate")
+    return (1 - delta) * rank / positive_number(min_marginal_rate, "min_marginal_rate")
 
 
 def hopeless_recovery_bound(rank: int, low_sample_size: int, *, delta: float) -> float:
@@ -63,7 +63,7 @@ def agnostic_recovery_bound(
     >>> agnostic_recovery_bound(1000, 10, 0.01, 20)
     1.0
     """
-    expected = real_number(num_samples, "num_samples") * _positive(
+    expected = real_number(num_samples, "num_samples") * positive_number(
         min_marginal_rate, "min_marginal_rate"
     )
     delta = min(1 - expected / whole_number(rank, "rank"), LARGEST_DELTA)
@@ -102,7 +102,7 @@ def agnostic_sample_order(rank: int, min_marginal_rate: float, num_rows: int) ->
     >>> agnostic_sample_order(2, 1 / 100, 100) == 2 * 100 * math.log(100)
     True
     """
-    rate = _positive(min_marginal_rate, "min_marginal_rate")
+    rate = positive_number(min_marginal_rate, "min_marginal_rate")
     return whole_number(rank, "rank") / rate * math.log(whole_number(num_rows, "num_rows", at_least=2))
 
 
@@ -175,7 +175,7 @@ def two_block_orders(
     >>> round(orders.agnostic / orders.mixed, 6)
     99.99
     """
-    rare = _positive(rare_prob, "rare_prob")
+    rare = positive_number(rare_prob, "rare_prob")
     if rare >= 0.5:
         raise ValueError(f"rare_prob must be below 0.5, got {rare}")
     ranks = [[whole_number(popular_rank, "popular_rank")], [whole_number(rare_rank, "rare_rank")]]
@@ -203,11 +203,4 @@ def _checked_delta(delta: float) -> float:
     number = real_number(delta, "delta")
     if not 0 < number <= LARGEST_DELTA:
         raise ValueError(f"delta must be in (0, {LARGEST_DELTA}], got {number}")
-    return number
-
-
-def _positive(value: float, name: str) -> float:
-    number = real_number(value, name)
-    if number <= 0:
-        raise ValueError(f"{name} must be above 0, got {number}")
     return number

@@ -19,7 +19,6 @@ from mixdim.planning.from_counts import plan
 from mixdim.printing import printable
 from report_pages import HOSTILE
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 FEATURES = [HOSTILE, "[/x] [red] ü 'y' {0} %s", "two\nlines\tand \x1b[31m red", r"_$\frac{$ <!-- <b>"]
 FOLDER = '<img src=x onerror=\'document.title="owned"\'>"&[x] *? $\\frac{$\nü'
 
