@@ -44,6 +44,19 @@ def plans(draw, **limits):
     )
 
 
+@st.composite
+def stored_plans(draw, **limits):
+    """Plans whose blocks are stored in any way, some narrow and some not."""
+    plan = draw(plans(**limits))
+    for feature in plan.features:
+        for band in range(len(feature.blocks)):
+            if draw(st.booleans()):
+                dim = draw(st.integers(1, plan.base_dim))
+                hashed = mixdim.Hashed(dim, draw(st.integers(1, 5)), draw(st.integers(1, 3)))
+                plan = plan.with_storage(feature.name, hashed, band=band)
+    return plan
+
+
 def random_ids(plan, batch, generator, dtype=torch.int64):
     """Ids of every feature: (batch, features)."""
     columns = [
