@@ -196,7 +196,7 @@ def _name(record: Record) -> str:
 def _cells(one: Measured) -> list[str]:
     losses = (one.loss("validation"), one.loss("test"))
     return [
-        f"{one.temperature:g}",
+        one.method,
         one.base_dims,
         f"{one.parameters:,.0f}",
         *("-" if loss is None else str(loss) for loss in losses),

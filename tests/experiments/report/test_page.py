@@ -63,13 +63,13 @@ def test_data_that_was_moved_between_runs_is_one_data_set_by_its_last_name():
     assert (point["data"], point["metrics"]["test_mse"][0]) == ("ml-1m", pytest.approx(0.6))
 
 
-def test_runs_of_a_given_plan_have_no_temperature_but_the_name_of_the_plan():
-    options = {"temperature": None, "bands": None, "rounding": None, "plan": "/tmp/lifted.json"}
+def test_runs_of_a_given_plan_have_no_temperature_but_the_name_of_their_rule():
+    options = {"temperature": None, "bands": None, "rounding": None, "plan": "/tmp/mine.json"}
     records = [finished(**options), finished()]
-    records[0].summary["temperature"] = 0.0  # what the plan says of itself
+    records[0].summary["made_by"] = {"rule": "lifted", "dim": 2}
     assert [point["temperature"] for point in chart_points(records)] == [0.3, None]  # they come last
-    assert ["plan", "lifted.json"] in chart_points(records)[1]["about"]
-    assert [row["plan"] for row in table_rows(records)] == [None, "lifted.json"]
+    assert ["plan", "lifted uniform"] in chart_points(records)[1]["about"]
+    assert [row["plan"] for row in table_rows(records)] == [None, "lifted uniform"]
     assert "given plan" in report_page(records)
 
 

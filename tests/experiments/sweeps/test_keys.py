@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import mixdim
 from mixdim.experiments.report.chart import chart_points
 from mixdim.experiments.runs.config import RunConfig, config_of
 from mixdim.experiments.sweeps import keys, sweep
@@ -14,7 +15,8 @@ from mixdim.experiments.sweeps.sweep import SweepRun, run_sweep
 from mixdim.experiments.sweeps.table import sweep_table
 from report_records import finished
 
-EARLIER = Path(__file__).parents[2] / "earlier_files"
+REPOSITORY = Path(__file__).parents[3]
+EARLIER = REPOSITORY / "tests" / "earlier_files"
 CONFIG = RunConfig(data="d", model="mf", temperature=0.3, base_dim=8).effective("rating")
 
 
@@ -37,12 +39,15 @@ def test_the_key_depends_on_the_data_and_on_the_budget_that_could_not_be_met():
 
 def test_a_plan_counts_by_its_content_not_by_its_place(tmp_path):
     one, same, other = (tmp_path / name for name in ("one", "same", "other"))
-    for path, text in ((one, "{}"), (same, "{}"), (other, "[]")):
-        path.write_text(text)
+    for path, dim in ((one, 2), (same, 2), (other, 3)):
+        mixdim.plan({"x": 5}, temperature=0, base_dim=dim).save(path)
     first, second, third = (
         record_key(replace(CONFIG, plan=str(path)), "f") for path in (one, same, other)
     )
     assert first == second != third
+    other.write_text("{}")
+    with pytest.raises(ValueError, match="other: not a plan"):
+        record_key(replace(CONFIG, plan=str(other)), "f")
 
 
 # Keys of earlier versions.
@@ -137,3 +142,47 @@ def test_configs_of_records_are_compared_as_they_are_while_there_is_nothing_new(
         options = {name: value for name, value in record.config.items() if name != "model_budget"}
         assert comparable(record.config) == record.config
         assert asdict(config_of(options)).keys() == set(FIRST_OPTIONS)
+
+
+def rule_of(path):
+    """What made a plan of version 1, which did not say."""
+    if "pooled" in path.name:
+        temperature = json.loads(path.read_bytes())["temperature"]
+        return {"rule": "pooled", "temperature": temperature, "bands": 2}
+    if "lifted" in path.name:
+        return {"rule": "lifted", "dim": mixdim.Plan.load(path).blocks[0].dim}
+    return mixdim.Plan.load(path).made_by
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(REPOSITORY / "results" / "plans").glob("*.json"),
+        *(EARLIER / f"plan-{rule}.json" for rule in ("lifted", "pooled", "power-law")),
+    ],
+    ids=lambda path: path.name,
+)
+def test_a_run_with_a_plan_has_one_key_whichever_version_wrote_the_plan(path, tmp_path):
+    """`mixdim reproduce` writes plans anew, and must find the runs that were made with the old ones."""
+    again = tmp_path / "plan.json"
+    replace(mixdim.Plan.load(path), made_by=rule_of(path)).save(again)
+    assert json.loads(again.read_bytes())["version"] == 2
+    keys = {record_key(RunConfig(plan=str(plan)).effective("binary"), "f00d") for plan in (path, again)}
+    assert len(keys) == 1
+
+
+def test_plans_that_differ_in_what_is_new_have_other_keys(tmp_path):
+    counts = {"item": [1, 2, 9, 9]}
+    plan = mixdim.plan({"item": 4}, counts=counts, bands=2, temperature=0.2, base_dim=4)
+    others = [
+        plan,
+        replace(plan, named_orders=()),
+        plan.with_storage("item", mixdim.Hashed(2, buckets=1)),
+        plan.with_storage("item", mixdim.Hashed(2, buckets=2)),
+    ]
+    keys = set()
+    for number, other in enumerate(others):
+        path = tmp_path / f"{number}.json"
+        other.save(path)
+        keys.add(record_key(RunConfig(plan=str(path)).effective("binary"), "f00d"))
+    assert len(keys) == len(others)

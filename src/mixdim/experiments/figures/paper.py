@@ -22,7 +22,6 @@ from mixdim.experiments.paper.measured_lines import (
     Point,
     by_line,
     by_setting,
-    label_of,
     num_parameters,
     objective,
     objective_label,
@@ -31,6 +30,7 @@ from mixdim.experiments.paper.measured_lines import (
     summary_of,
     train_seconds,
 )
+from mixdim.experiments.sweeps.methods import method_of
 from mixdim.experiments.sweeps.objective import best_possible
 from mixdim.experiments.sweeps.records import Record
 
@@ -204,6 +204,6 @@ def _draw_best_possible(axes: Axes, records: Sequence[Record]) -> None:
 
 def _with_size(record: Record) -> str:
     summary = summary_of(record)
-    size = f"width {summary['base_dim']}" if label_of(record) == "uniform" else ""
+    size = f"width {summary['base_dim']}" if method_of(record) == "uniform" else ""
     inside = ", ".join(part for part in (size, f"{short(summary['num_parameters'])} parameters") if part)
-    return f"{label_of(record)} ({inside})"
+    return f"{method_of(record)} ({inside})"

@@ -22,7 +22,6 @@ from mixdim.experiments.paper.measured_lines import (
     by_line,
     by_setting,
     embedding_parameters,
-    label_of,
     mean_of,
     num_parameters,
     objective,
@@ -32,6 +31,7 @@ from mixdim.experiments.paper.measured_lines import (
     temperature,
     train_seconds,
 )
+from mixdim.experiments.sweeps.methods import method_of
 from mixdim.experiments.sweeps.records import Record
 
 LIFTED, POOLED = "lifted uniform", "pooled bands"
@@ -55,7 +55,7 @@ def fewer_parameters(records: Sequence[Record], *, at_equal_accuracy: bool = Fal
     measure = accuracy if at_equal_accuracy else on_test(objective(records))
     mixed = best_setting([record for record in records if temperature(record) > 0])
     parts.append(
-        f"the best mixed model by validation loss: {label_of(mixed[0])}, "
+        f"the best mixed model by validation loss: {method_of(mixed[0])}, "
         f"{num_parameters(mixed[0]):,.0f} parameters, {mean_of(mixed, measure):.4f}"
     )
     reference = _reference(records, accuracy if at_equal_accuracy else None)
@@ -107,7 +107,7 @@ def lifting(records: Sequence[Record]) -> str:
             width = summary_of(uniform[0])["base_dim"]
             share = f", {alone.mean / whole.mean:.0%} of it" if whole.mean < 0 else ""
             parts.append(
-                f"at the budget of width {width}, {label_of(same[0])} changes the loss by "
+                f"at the budget of width {width}, {method_of(same[0])} changes the loss by "
                 f"{whole.mean:+.4f}, and width {width} lifted to its base_dim {base_dim} by "
                 f"{alone.mean:+.4f}{share}"
             )

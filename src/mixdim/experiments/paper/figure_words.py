@@ -10,7 +10,6 @@ from mixdim.experiments.paper.measured_lines import (
     Measure,
     by_line,
     by_setting,
-    label_of,
     mean_of,
     num_bands,
     num_parameters,
@@ -21,6 +20,7 @@ from mixdim.experiments.paper.measured_lines import (
     summary_of,
     temperature,
 )
+from mixdim.experiments.sweeps.methods import method_of
 from mixdim.experiments.sweeps.records import Record
 
 
@@ -52,7 +52,7 @@ def winners(records: Sequence[Record], name: str) -> str:
             else ""
         )
         behind = "" if best is uniform else f", {found.mean:+.4f}{ends} against uniform"
-        parts.append(f"{budget:,} parameters: {label_of(best[0])} {mean_of(best, measure):.4f}{behind}")
+        parts.append(f"{budget:,} parameters: {method_of(best[0])} {mean_of(best, measure):.4f}{behind}")
     return listed(f"Best test {name.replace('_', ' ')} by budget", parts)
 
 
@@ -76,7 +76,7 @@ def gaps(records: Sequence[Record]) -> str:
     """Training and test loss of each temperature at one budget."""
     loss = objective(records)
     parts = [
-        f"{label_of(same[0])}: training {mean_of(same, on_train(loss)):.4f}, test "
+        f"{method_of(same[0])}: training {mean_of(same, on_train(loss)):.4f}, test "
         f"{mean_of(same, on_test(loss)):.4f} (popular {mean_of(same, on_test(loss, 'popular')):.4f}, "
         f"rare {mean_of(same, on_test(loss, 'rare')):.4f})"
         for same in sorted(by_setting(records), key=lambda same: temperature(same[0]))
@@ -125,7 +125,7 @@ def he_against_xavier(records: Sequence[Record]) -> str:
 def last_losses(records: Sequence[Record]) -> str:
     """Where each learning curve ends."""
     parts = [
-        f"{label_of(same[0])} of {num_parameters(same[0]):,.0f} parameters "
+        f"{method_of(same[0])} of {num_parameters(same[0]):,.0f} parameters "
         f"{statistics.fmean(record.curve[-1]['loss'] for record in same):.4f}"
         for same in by_setting(records)
     ]

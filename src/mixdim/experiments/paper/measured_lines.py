@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from mixdim.experiments.sweeps.methods import UNIFORM, made_by, method_of
 from mixdim.experiments.sweeps.objective import common_task, objective_of
 from mixdim.experiments.sweeps.records import Record, replicates
 
 Measure = Callable[[Record], float]
 
-COLD, WARM = "uniform", "temperature"
+WARM = "temperature"
 
 
 class Point(NamedTuple):
@@ -55,8 +56,9 @@ def num_bands(record: Record) -> float:
 
 
 def temperature(record: Record) -> float:
-    """The plan's temperature (alpha)."""
-    return float(summary_of(record)["temperature"])
+    """The plan's temperature (alpha); not a number where none made its widths."""
+    summary_of(record)
+    return float(made_by(record).get("temperature", math.nan))
 
 
 def on_test(name: str, third: str | None = None) -> Measure:
@@ -98,22 +100,10 @@ def objective_label(records: Sequence[Record]) -> str:
     return common_task([summary_of(record) for record in records]).objective_words
 
 
-def label_of(record: Record) -> str:
-    """Which line of a figure a run belongs to: its temperature, or the name of its plan file.
-
-    A plan file is named "label.whatever.json", with - for blanks.
-    """
-    planned = record.config.get("plan")
-    if planned is not None:
-        return Path(planned).name.split(".")[0].replace("-", " ")
-    at = temperature(record)
-    return COLD if at == 0 else f"{WARM} {at:g}"
-
-
 def by_line(
-    records: Sequence[Record], label: Callable[[Record], str] = label_of
+    records: Sequence[Record], label: Callable[[Record], str] = method_of
 ) -> dict[str, list[Record]]:
-    """The runs of each line: uniform first, then by temperature, then planned by hand."""
+    """The runs of each line: uniform first, then by temperature, then of other rules."""
     lines: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: (_rank(label(record)), label(record))):
         lines.setdefault(label(record), []).append(record)
@@ -154,4 +144,4 @@ def _on_split(split: str, name: str, third: str | None) -> Measure:
 
 
 def _rank(label: str) -> int:
-    return 0 if label == COLD else 1 if label.startswith(WARM) else 2
+    return 0 if label == UNIFORM else 1 if label.startswith(WARM) else 2

@@ -124,7 +124,7 @@ class Study:
         return planned(low)
 
     def _planned(self, name: str, plan: Plan) -> list[SweepRun]:
-        """Runs of a plan made by hand, which a file names: see `measured_lines.label_of`."""
+        """Runs of a plan that is no power law, kept in a file."""
         self.plans.mkdir(parents=True, exist_ok=True)
         of_data = self.dataset.fingerprint[:8]
         path = self.plans / f"{name}.{of_data}.{plan.num_parameters}.json"

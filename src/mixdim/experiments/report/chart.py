@@ -17,11 +17,11 @@ from mixdim.experiments.report.runs import (
     in_order,
     label,
     metrics_of,
-    plan_name,
+    rule_of,
     short_number,
-    temperature_of,
 )
 from mixdim.experiments.sweeps.keys import comparable
+from mixdim.experiments.sweeps.methods import method_of, temperature_of
 from mixdim.experiments.sweeps.objective import best_possible, objective_of
 from mixdim.experiments.sweeps.records import Record
 
@@ -50,7 +50,7 @@ def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
             "model": summary["model"],
             "temperature": temperature_of(first),
             "options": differing[first.key],
-            "series": _canonical(first.config, without=PLACE | NO_MATTER),
+            "series": f"{method_of(first)} {_canonical(first.config, without=PLACE | NO_MATTER)}",
             "parameters": summary["num_parameters"],
             "metrics": metrics,
             "best_possible": best_possible(summary),
@@ -68,7 +68,7 @@ def _about(
 ) -> list[list[str]]:
     """Lines of a name and a text: the plan, then the metrics."""
     summary = summaries[0]
-    temperature, plan = temperature_of(record), plan_name(record.config)
+    temperature, plan = temperature_of(record), rule_of(record)
     lines = [
         ["model", summary["model"]],
         ["temperature", "" if temperature is None else f"{temperature:g}"],

@@ -22,7 +22,7 @@ from mixdim.experiments.report.runs import (
     data_names,
     in_order,
     label,
-    plan_name,
+    rule_of,
     short_number,
     table_rows,
 )
@@ -170,7 +170,7 @@ def _failures(failed: Sequence[Record]) -> str:
     options = ("model", "temperature", "base_dim", "model_budget", "plan", "seed")
     items = []
     for record in failed:
-        said = {**record.config, "plan": plan_name(record.config)}
+        said = {**record.config, "plan": rule_of(record)}
         what = ", ".join(f"{name} {said[name]}" for name in options if said.get(name) is not None)
         items.append(
             f"<li><p>{escape(names[record.key])}: {escape(what)} "

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from mixdim.experiments.sweeps.methods import made_by, method_of, temperature_of
 from mixdim.experiments.sweeps.objective import best_possible, objective_of
 from mixdim.experiments.sweeps.records import Record
 from mixdim.printing import printable
@@ -96,7 +97,7 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
             "temperature": temperature_of(record),
             "base_dim": summary["base_dim"],
             "options": differing[record.key],
-            "plan": plan_name(record.config),
+            "plan": rule_of(record),
             "seed": summary["seed"],
             "parameters": summary["num_parameters"],
             **metrics_of(summary),
@@ -167,17 +168,9 @@ def _folder(record: Record) -> str:
     return printable(PurePath(record.config.get("data") or "").name) or "unnamed data"
 
 
-def temperature_of(record: Record) -> float | None:
-    """The temperature that was asked for; None where a plan was given, whatever made that plan.
-
-    A uniform plan that is lifted to a larger base_dim says 0 too, and is no uniform run.
-    """
-    return record.config.get("temperature")
-
-
-def plan_name(config: Mapping[str, Any]) -> str | None:
-    """The file of the plan that a run was given; None if its widths came from its options."""
-    return printable(PurePath(config["plan"]).name) if config.get("plan") else None
+def rule_of(record: Record) -> str | None:
+    """What chose the widths of a run, if it was not the power law."""
+    return None if made_by(record)["rule"] == "power_law" else method_of(record)
 
 
 def _in_words(value: Any) -> str:

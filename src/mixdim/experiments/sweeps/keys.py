@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mixdim.experiments.runs.config import RunConfig
+from mixdim.planning.from_spectra import nearest_temperature
+from mixdim.planning.plan import Plan
+from mixdim.planning.plan_json import parse, to_document
+from mixdim.storages import Narrow
 
 # The options of mixdim 0.1: its keys hash all of them, also those that are None. Never to be changed.
 FIRST_OPTIONS = (
@@ -26,6 +30,13 @@ FIRST_OPTIONS = (
 # Every option that was added since, and what runs did before there was such an option, whatever its
 # default is by now: {"dropout": 0.0}. A new option of `RunConfig` needs a line here, which then stays.
 LATER_OPTIONS: dict[str, Any] = {}
+# What mixdim 0.1 stated as the temperature of a plan, by the rule that made it.
+STATED_TEMPERATURE: dict[str, Callable[[Plan], float]] = {
+    "power_law": lambda plan: plan.made_by["temperature"],
+    "pooled": lambda plan: plan.made_by["temperature"],
+    "lifted": lambda plan: 0.0,
+    "spectral": nearest_temperature,
+}
 DECIDE_NOTHING = ("data", "checkpoint_every", "tensorboard")  # of the data, the fingerprint decides
 
 
@@ -47,11 +58,10 @@ def record_key(config: RunConfig, fingerprint: str, *, model_budget: int | None 
     options = comparable(asdict(config))
     decisive = {**dict.fromkeys(FIRST_OPTIONS), **options, **dict.fromkeys(DECIDE_NOTHING)}
     if config.plan is not None:
-        decisive["plan"] = hashlib.blake2b(Path(config.plan).read_bytes(), digest_size=16).hexdigest()
+        decisive["plan"] = _digest(_plan_as_keys_know_it(Path(config.plan)))
     if model_budget is not None:
         decisive["model_budget"] = model_budget
-    page = canonical({"config": decisive, "data": fingerprint})
-    return hashlib.blake2b(page.encode(), digest_size=16).hexdigest()
+    return _digest(canonical({"config": decisive, "data": fingerprint}).encode())
 
 
 def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,6 +76,29 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
         if config.get(name) is None or canonical(config[name]) == canonical(before)
     }
     return {name: value for name, value in config.items() if name not in nothing_new}
+
+
+def _plan_as_keys_know_it(path: Path) -> bytes:
+    """The bytes of a plan as mixdim 0.1 wrote them, which its keys have, if it could write that plan."""
+    plan, content = Plan.load(path), path.read_bytes()
+    if parse(content)["version"] == 1:
+        return content
+    of_rule = STATED_TEMPERATURE.get(plan.made_by["rule"])
+    is_narrow = all(isinstance(block.storage, Narrow) for block in plan.blocks)
+    if of_rule is None or not is_narrow or plan.shuffled_orders:
+        return plan.to_json().encode()
+    document = to_document(plan, {})
+    for feature in document["features"]:
+        for block in feature["blocks"]:
+            block["dim"] = block.pop("storage")["dim"]
+            block["row_prob"] = block.pop("row_prob")  # which came last
+    known = ("format", "version", "base_dim", "temperature", "num_parameters", "features")
+    document |= {"version": 1, "temperature": of_rule(plan)}
+    return (json.dumps({name: document[name] for name in known}, indent=2) + "\n").encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def canonical(value: Any) -> str:

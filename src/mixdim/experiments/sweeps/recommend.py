@@ -12,6 +12,7 @@ from shlex import join
 from typing import Any, NamedTuple
 
 from mixdim.experiments.runs.config import RunConfig, config_of
+from mixdim.experiments.sweeps.methods import method_of, temperature_of
 from mixdim.experiments.sweeps.objective import common_task
 from mixdim.experiments.sweeps.records import Record, replicates
 
@@ -42,9 +43,14 @@ class Measured:
     records: tuple[Record, ...]
 
     @property
-    def temperature(self) -> float:
-        """0 is uniform."""
-        return float(self._summaries[0]["temperature"])
+    def temperature(self) -> float | None:
+        """0 is uniform; None where another rule than the power law chose the widths."""
+        return temperature_of(self.records[0])
+
+    @property
+    def method(self) -> str:
+        """The temperature, or the name of another rule."""
+        return method_of(self.records[0]) if self.temperature is None else f"{self.temperature:g}"
 
     @property
     def parameters(self) -> float:

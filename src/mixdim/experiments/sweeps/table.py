@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from mixdim.experiments.sweeps.keys import comparable
+from mixdim.experiments.sweeps.methods import temperature_of
 from mixdim.experiments.sweeps.recommend import Measured, Spread, loss_of, spread
 from mixdim.experiments.sweeps.records import Record, replicates
 from mixdim.printing import align
@@ -20,17 +21,17 @@ def sweep_table(records: Sequence[Record]) -> str:
     groups = replicates(records)
     if not groups:
         return "no run is finished yet"
-    uniform = {_rivalry(group[0]): group for group in groups if group[0].config["temperature"] == 0}
+    uniform = {_rivalry(group[0]): group for group in groups if temperature_of(group[0]) == 0}
     loss = f"test {groups[0][0].loss_name}"
     head = ["model budget", "temperature", "base_dim", "parameters", loss, "±", "minus uniform", "±"]
     lines = [[*head, "seeds", "s"]]
     for group in groups:
         one = Measured(tuple(group))
-        rivals = uniform.get(_rivalry(group[0]), []) if one.temperature else []
+        rivals = uniform.get(_rivalry(group[0]), []) if one.temperature != 0 else []
         budget = group[0].config["model_budget"]
         lines.append([
             "-" if budget is None else f"{budget:,}",
-            f"{one.temperature:g}",
+            one.method,
             one.base_dims,
             f"{one.parameters:,.0f}",
             *_cells(one.loss("test"), ".4f"),
