@@ -4,6 +4,8 @@ import re
 import runpy
 from pathlib import Path
 
+import mixdim
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -25,6 +27,15 @@ def test_swapping_the_embedding_saves_parameters_and_is_two_lines(capsys):
 
 def test_every_example_has_a_test():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {"swap_embedding.py"}
+
+
+def test_the_python_examples_of_the_page_on_plans_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page, names = (EXAMPLES.parent / "docs" / "plans.md").read_text(), {}
+    for example in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(example, "docs/plans.md", "exec"), names)
+    assert [block.storage.kind for block in names["small"].blocks] == ["narrow", "hashed"]
+    assert mixdim.Plan.load("small.json") == names["small"]
 
 
 def test_the_python_example_of_the_training_page_runs(tmp_path, monkeypatch):

@@ -137,3 +137,16 @@ def test_a_finished_run_resumed_says_the_same_again(tmp_path):
     assert raw_bytes(again[0]) == raw_bytes(first[0])
     assert again[1].test == first[1].test
     assert everything(tmp_path) == before
+
+
+def test_what_a_kill_left_of_an_old_checkpoint_is_removed(tmp_path):
+    """The last thing that a run does to its checkpoints is to remove old ones: no save follows."""
+    dataset = ratings()
+    fit_anew(lambda: OwnModel(dataset), dataset, tmp_path)
+    before = everything(tmp_path)
+    left = tmp_path / "checkpoint" / "step-00000001"
+    left.mkdir()
+    (left / "state.json").write_text("{}")
+    fit_anew(lambda: OwnModel(dataset), dataset, tmp_path, resume=True)
+    assert everything(tmp_path) == before
+    assert not left.exists()

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from mixdim.arguments import whole_number
 from mixdim.storages.storage import Storage
-from mixdim.storages.table import Slots, StoredBlock, Table, main_directions
+from mixdim.storages.table import Slots, StoredBlock, Table
 
 MASK = 2**32 - 1
-FIT_STEPS, FIT_TOLERANCE = 200, 1e-10
 
 
 def hash_rows(rows: Tensor, hashes: int) -> Tensor:
@@ -57,35 +56,6 @@ class HashedTable(Table):
         table_rows = buckets + self.of_slots(slots, 0)[..., None]  # (..., hashes)
         return F.embedding(table_rows, self.tensors["table"], sparse=self.sparse).sum(-2)
 
-    def fit_dense(self, block: StoredBlock, matrix: Tensor, row_weights: Tensor) -> None:
-        """Set a block's shared rows by weighted least squares, and keep the result's main directions.
-
-        With A (size, buckets) saying how often a row adds each shared row, these are the rows X and the
-        directions V that minimise |sqrt(weights) (matrix - A X V^T)|^2: X = B V, where B is the solution
-        without V, and V the main directions of A B (reduced rank regression).
-        """
-        parts = self.parts(block)
-        ranks = torch.arange(block.size, device=matrix.device)
-        buckets = hash_rows(ranks, self.hashes) % len(parts["table"])  # (size, hashes)
-        mean = (row_weights @ matrix) / row_weights.sum()
-        all_mean = mean.expand(len(parts["table"]), -1) / self.hashes
-        at_most = _distance(mean, matrix, row_weights)
-        # Should least squares not have converged, the mean row is there to fall back on.
-        for shared in (_least_squares(buckets, matrix, row_weights, start=all_mean), all_mean):
-            fitted, lifted = shared, None
-            if "projection" in parts:
-                lifted = main_directions(shared[buckets].sum(1), row_weights, block.storage.dim)
-                fitted = shared @ lifted
-            vectors = fitted[buckets].sum(1)
-            if (
-                _distance(vectors if lifted is None else vectors @ lifted.t(), matrix, row_weights)
-                <= at_most
-            ):
-                break
-        parts["table"].copy_(fitted)
-        if lifted is not None:
-            parts["projection"].copy_(lifted.t())
-
 
 @dataclass(frozen=True)
 class Hashed(Storage):
@@ -122,36 +92,3 @@ class Hashed(Storage):
     def describe(self, size: int) -> str:
         """Such as "4 hashed, 100 x 2"."""
         return f"{self.dim} hashed, {self.buckets:,} x {self.hashes}"
-
-
-def _least_squares(buckets: Tensor, matrix: Tensor, row_weights: Tensor, *, start: Tensor) -> Tensor:
-    """Minimise the weighted distance of A X to a matrix over X, by conjugate gradients from `start`."""
-
-    def normal(x: Tensor) -> Tensor:  # A^T W A x
-        return spread(x[buckets].sum(1))
-
-    def spread(rows: Tensor) -> Tensor:  # A^T W rows
-        weighted = rows * row_weights[:, None]
-        into = torch.zeros_like(start)
-        for hashed in buckets.unbind(1):
-            into.index_add_(0, hashed, weighted)
-        return into
-
-    x = start.clone()
-    residual = spread(matrix) - normal(x)
-    direction, size = residual.clone(), (residual**2).sum()
-    enough = FIT_TOLERANCE**2 * size
-    for _ in range(FIT_STEPS):
-        if size <= enough:
-            break
-        ahead = normal(direction)
-        step = size / (direction * ahead).sum()
-        x += step * direction
-        residual -= step * ahead
-        before, size = size, (residual**2).sum()
-        direction = residual + (size / before) * direction
-    return x
-
-
-def _distance(fitted: Tensor, matrix: Tensor, row_weights: Tensor) -> float:
-    return float((row_weights @ ((fitted - matrix) ** 2)).sum())

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixdim.storages.fitting import main_directions
 from mixdim.storages.storage import Storage
-from mixdim.storages.table import Slots, StoredBlock, Table, main_directions
+from mixdim.storages.table import Slots, StoredBlock, Table
 
 
 class NarrowTable(Table):

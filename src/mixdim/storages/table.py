@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mixdim.initialisation import Init, uniform_bound
+from mixdim.storages.fitting import fit_stored_rows
 from mixdim.storages.storage import Storage
 
 Slots = slice | Tensor | int  # blocks: of C runs of rows, of each row, or of all rows
@@ -111,13 +112,25 @@ class Table(ABC):
             parts["projection"] = self.tensors["projection"][block.slot]
         return parts
 
-    @abstractmethod
     def fit_dense(self, block: StoredBlock, matrix: Tensor, row_weights: Tensor) -> None:
         """Set a block so that its dense matrix comes near a given one, in place.
 
         `matrix` (size, base_dim) and `row_weights` (size,), not all zero, are float64. The sum over rows
-        of weight * squared distance should be small, and must not be above that of the mean row.
+        of weight * squared distance is made small, and is not above that of the mean row.
         """
+        numbers = self.numbers[block.slot : block.slot + 1].clone()
+        numbers[:, 0] = 0  # as if the block were alone
+        rows, parts = torch.arange(block.size, device=numbers.device), self.parts(block)
+
+        def take(stored: Tensor) -> Tensor:
+            alone = replace(self, tensors={"table": stored}, numbers=numbers, sparse=False)
+            return alone.take(rows, 0)
+
+        dim = block.storage.dim if "projection" in parts else None
+        stored, projection = fit_stored_rows(take, len(parts["table"]), matrix, row_weights, dim)
+        parts["table"].copy_(stored)
+        if projection is not None:
+            parts["projection"].copy_(projection)
 
     def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
         """Draw a block's weights uniformly, each part by its own shape."""
@@ -131,13 +144,3 @@ class Table(ABC):
         """One of the `slot_numbers` of each row's block, to combine with rows of those slots."""
         found = self.numbers[slots, column]
         return found[:, None] if isinstance(slots, slice) else found
-
-
-def main_directions(vectors: Tensor, row_weights: Tensor, dim: int) -> Tensor:
-    """The `dim` orthonormal directions that keep most of weighted vectors: (rows, D) -> (D, dim).
-
-    They minimise the sum over rows of weight * |vector - its projection|^2: the leading right singular
-    vectors of sqrt(weight) * vector, as eigenvectors of a (D, D) matrix, which rows only add up to.
-    """
-    _, directions = torch.linalg.eigh(vectors.t() @ (vectors * row_weights[:, None]))  # rising
-    return directions[:, -dim:].flip(1)

@@ -335,4 +335,5 @@ class _Run:
         if found is not None:
             self.state = load_everything(found, self.model, self.optimizer, self.options, self.data)
             self.saved_step, self.saved_path = found.step, found.path
+            self.checkpoints.prune()  # a run killed while it removed old ones left one in part
         self.journal.rewind(self.state.journal_length, step=self.state.step)

@@ -138,14 +138,17 @@ class NamedOptimizer:
 
 
 def sparse_parameters(model: nn.Module) -> set[str]:
-    """Names of the parameters that get row-sparse gradients: tables of modules with `sparse=True`."""
-    found: set[str] = set()
-    for prefix, module in model.named_modules():
-        if getattr(module, "sparse", False):
-            # Only tables are matrices: the projections of a mixed layer have three dimensions.
-            named = module.named_parameters(prefix, recurse=False)
-            found |= {name for name, parameter in named if parameter.dim() == 2}
-    return found
+    """Names of the parameters that get row-sparse gradients.
+
+    A mixed layer lists its tables; of another module with `sparse=True`, such as nn.Embedding, it is
+    the matrices.
+    """
+    found: set[int] = set()
+    for module in model.modules():
+        matrices = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() == 2]
+        own = matrices if getattr(module, "sparse", False) else []
+        found |= {id(table) for table in getattr(module, "row_sparse_tables", own)}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in found}
 
 
 def _check_entry(name: str, key: str, value: Any, parameter: nn.Parameter) -> None:
