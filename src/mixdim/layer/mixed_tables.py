@@ -76,6 +76,10 @@ class MixedTables(nn.Module):
         self.register_buffer("rank_of_id", self.routing.ranks_to_hold(order))
         self._place_order()
         self.kernel_part = KernelPart(self.packing, self.routing.order_starts)
+        self._kernel_tensors = {
+            name: [f"{name}_{g}" for g in self.kernel_part.groups if name in self._tensor_names[g]]
+            for name in ("table", "projection")
+        }
         self._describe_rows()
         self.reset_parameters(generator)
 
@@ -233,10 +237,9 @@ class MixedTables(nn.Module):
         if self.sparse:
             refuse_plain_data_parallel()
         part = self.kernel_part
-        lifted = [group for group in part.groups if "projection" in self._tensor_names[group]]
         return LayerArguments(
-            tables=[getattr(self, f"table_{group}") for group in part.groups],
-            projections=[getattr(self, f"projection_{group}") for group in lifted],
+            tables=[getattr(self, name) for name in self._kernel_tensors["table"]],
+            projections=[getattr(self, name) for name in self._kernel_tensors["projection"]],
             rank_of_id=self.rank_of_id if part.is_all else None,
             blocks=part.block_layout,
             features=part.feature_layout,
