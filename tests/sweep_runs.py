@@ -2,10 +2,17 @@
 
 import time
 
+import pytest
+
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.sweeps.sweep import SweepRun
 from training_data import ratings
 
+# For tests of sweeps: their own directory for temporary files, and no advice on widths.
+ALONE = [
+    pytest.mark.usefixtures("one_thread", "temporary"),
+    pytest.mark.filterwarnings("ignore::mixdim.FloorWarning"),
+]
 TIMES = {"seconds", "train_seconds", "samples_per_second", "peak_memory_bytes"}
 
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "optim": {"", "arguments", "kernels"},
     "models": {"arguments", "initialisation", "layer.interaction", "layer.scores", "planning"},
     "data": BASICS,
-    "training": {"arguments", "locks", "optim", "planning"},
+    "training": {"arguments", "files", "locks", "optim", "planning"},
     "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
     "experiments": {*CORE, *BASICS, "experiments"},
     "experiments.runs": {*CORE, "files", "locks", "printing"},

@@ -40,6 +40,15 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None  # never the temporary name
 
 
+def sync(path: Path) -> None:
+    """Return when a file, or what a folder lists, is on the disk and survives a loss of power."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def make_folder(path: str | Path) -> None:
     """Make a folder, and those above it, unless it is there; of a link, the folder that it leads to."""
     folder = follow_links(path)

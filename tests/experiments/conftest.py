@@ -16,6 +16,12 @@ def finding(tmp_path):
 
 
 @pytest.fixture
+def file(tmp_path):
+    """Where a sweep records its runs."""
+    return tmp_path / "records.jsonl"
+
+
+@pytest.fixture
 def temporary(tmp_path, monkeypatch):
     """Where sweeps put what is temporary; nothing of it, and none of their processes, may stay."""
     folder = tmp_path / "temporary"

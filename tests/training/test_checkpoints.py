@@ -159,7 +159,7 @@ class Kill(BaseException):
     """Nothing is cleaned up after a real kill: here the cleaning is switched off instead."""
 
 
-@pytest.mark.parametrize("where", ["save_file", "_digest_of_file", "_digest_of", "_sync"])
+@pytest.mark.parametrize("where", ["save_file", "_digest_of_file", "_digest_of", "sync"])
 def test_a_kill_while_writing_leaves_the_old_checkpoints_and_no_new_one(store, monkeypatch, where):
     save(store, 3, 6)
     before = {path: path.read_bytes() for path in store.folder.rglob("*") if path.is_file()}

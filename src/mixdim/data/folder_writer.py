@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from mixdim.data.folder import FORMAT, UNFINISHED, VERSION, Meta, fingerprint
-from mixdim.files import follow_links, write_atomically
+from mixdim.files import follow_links, sync, write_atomically
 from mixdim.locks import at_work
 from mixdim.stopping import signals_as_exceptions
 
@@ -87,7 +87,7 @@ class FolderWriter:
             },
         }
         for path in files:
-            _sync(path)
+            sync(path)
         write_atomically(self.path / "meta.json", json.dumps(document, indent=2) + "\n")
         if self.overwrite and self.out.exists():
             self.out.rename(_old(self.path))  # which goes at the end, or comes back after an error
@@ -134,11 +134,3 @@ def _remove(path: Path, out: Path) -> None:
 def _old(path: Path) -> Path:
     """Where the folder waits that an unfinished one replaces."""
     return path.with_name(path.name + OLD)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -114,82 +114,39 @@ def _backward(asked: Lookup, gradient: Tensor) -> list[Tensor]:
     return weight_gradients(LayerStructs(asked), gradient.contiguous())
 
 
-@torch.library.custom_op("mixdim::lookup", mutates_args=())
-def lookup_operator(
-    ids: Tensor,
-    offsets: Tensor | None,
-    row_weights: Tensor | None,
-    tables: list[Tensor],
-    projections: list[Tensor],
-    rank_of_id: Tensor | None,
-    blocks: Tensor,
-    features: Tensor,
-    base_dim: int,
-    padding_id: int | None,
-    names: str,
-) -> Tensor:
-    """The same for graphs: after three arguments come those of `LayerArguments`, but the last two."""
-    weights = (tables, projections, rank_of_id)
-    asked = _asked(ids, offsets, row_weights, *weights, blocks, features, base_dim, padding_id, names)
-    return _forward(asked)
+# The arguments of `Lookup` and, but for the last two, of `LayerArguments`.
+ARGUMENTS = (
+    "Tensor ids, Tensor? offsets, Tensor? row_weights, Tensor[] tables, Tensor[] projections, "
+    "Tensor? rank_of_id, Tensor blocks, Tensor features, SymInt base_dim, SymInt? padding_id, str names"
+)
+
+
+@torch.library.custom_op("mixdim::lookup", mutates_args=(), schema=f"({ARGUMENTS}) -> Tensor")
+def lookup_operator(*arguments: Any) -> Tensor:
+    """The same for graphs."""
+    return _forward(_asked(*arguments))
 
 
 @lookup_operator.register_fake
-def _(
-    ids: Tensor,
-    offsets: Tensor | None,
-    row_weights: Tensor | None,
-    tables: list[Tensor],
-    projections: list[Tensor],
-    rank_of_id: Tensor | None,
-    blocks: Tensor,
-    features: Tensor,
-    base_dim: int,
-    padding_id: int | None,
-    names: str,
-) -> Tensor:
+def _(ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, *layer: Any) -> Tensor:
+    tables, _, _, _, features, base_dim, _, _ = layer
     num_features = features.shape[0]
     batch = ids.shape[0] if offsets is None else (offsets.shape[0] - 1) // num_features
     return tables[0].new_empty(batch, num_features, base_dim)
 
 
 # Gradients are dense here: a graph cannot hold a tensor whose length depends on the ids.
-@torch.library.custom_op("mixdim::lookup_backward", mutates_args=())
-def lookup_backward(
-    gradient: Tensor,
-    ids: Tensor,
-    offsets: Tensor | None,
-    row_weights: Tensor | None,
-    tables: list[Tensor],
-    projections: list[Tensor],
-    rank_of_id: Tensor | None,
-    blocks: Tensor,
-    features: Tensor,
-    base_dim: int,
-    padding_id: int | None,
-    names: str,
-) -> list[Tensor]:
+@torch.library.custom_op(
+    "mixdim::lookup_backward", mutates_args=(), schema=f"(Tensor gradient, {ARGUMENTS}) -> Tensor[]"
+)
+def lookup_backward(gradient: Tensor, *arguments: Any) -> list[Tensor]:
     """Return the gradients of all tables, then those of all projections."""
-    weights = (tables, projections, rank_of_id)
-    asked = _asked(ids, offsets, row_weights, *weights, blocks, features, base_dim, padding_id, names)
-    return _backward(asked, gradient)
+    return _backward(_asked(*arguments), gradient)
 
 
 @lookup_backward.register_fake
-def _(
-    gradient: Tensor,
-    ids: Tensor,
-    offsets: Tensor | None,
-    row_weights: Tensor | None,
-    tables: list[Tensor],
-    projections: list[Tensor],
-    rank_of_id: Tensor | None,
-    blocks: Tensor,
-    features: Tensor,
-    base_dim: int,
-    padding_id: int | None,
-    names: str,
-) -> list[Tensor]:
+def _(gradient: Tensor, *arguments: Any) -> list[Tensor]:
+    tables, projections = arguments[3:5]
     return [torch.empty_like(weight) for weight in (*tables, *projections)]
 
 

@@ -11,27 +11,20 @@ from itertools import groupby
 
 from mixdim.planning.plan import Plan
 from mixdim.storages import Narrow, Storage
+from mixdim.storages.table import StoredBlock
 
 
 @dataclass(frozen=True)
-class PackedBlock:
-    """A block, and its place among the blocks of its group.
-
-    It is rows `start` to `end` of the layer. Its own stored rows begin at row `first_row` of the group's
-    table; its projection is number `slot` of the group's projections.
-    """
+class PackedBlock(StoredBlock):
+    """A block of a feature, which is rows `start` to `end` of the layer."""
 
     feature: int
     start: int
-    end: int
-    storage: Storage
-    first_row: int
-    slot: int
 
     @property
-    def size(self) -> int:
-        """Rows of the block."""
-        return self.end - self.start
+    def end(self) -> int:
+        """The row after its last."""
+        return self.start + self.size
 
 
 @dataclass(frozen=True)
@@ -89,12 +82,12 @@ def pack(plan: Plan) -> Packing:
         name = block.storage.group
         group = groups.setdefault(name, [])
         packed = PackedBlock(
-            feature=feature_number,
-            start=start,
-            end=start + block.size,
             storage=block.storage,
+            size=block.size,
             first_row=next_row.get(name, 0),
             slot=len(group),
+            feature=feature_number,
+            start=start,
         )
         next_row[name] = packed.first_row + block.storage.stored_rows(block.size)
         group.append(packed)

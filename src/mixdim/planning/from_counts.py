@@ -116,24 +116,13 @@ def plan(
         base_dim = whole_number(base_dim, "base_dim")
     if temperature is not None:
         temperature = unit_interval(temperature, "temperature")
-    held_bytes = bytes_of_orders(blocks)
+    limit = 0 if budget is None else parse_budget(budget, held_bytes=bytes_of_orders(blocks))
+    solve: dict[str, Any] = {"budget": limit, "rounding": rounding}
     if base_dim is None:
         assert temperature is not None
-        base_dim = largest_base_dim(
-            block_sizes,
-            row_probs,
-            temperature=temperature,
-            budget=parse_budget(budget, held_bytes=held_bytes),
-            rounding=rounding,
-        )
+        base_dim = largest_base_dim(block_sizes, row_probs, temperature=temperature, **solve)
     elif temperature is None:
-        temperature = smallest_temperature(
-            block_sizes,
-            row_probs,
-            base_dim=base_dim,
-            budget=parse_budget(budget, held_bytes=held_bytes),
-            rounding=rounding,
-        )
+        temperature = smallest_temperature(block_sizes, row_probs, base_dim=base_dim, **solve)
     exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
     block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
     made_by = {"rule": "power_law", "temperature": temperature}

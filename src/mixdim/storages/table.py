@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,24 +20,18 @@ from mixdim.storages.storage import Storage
 Slots = slice | Tensor | int  # blocks: of C runs of rows, of each row, or of all rows
 
 
-class StoredBlock(Protocol):
-    """A block, and its place among those of its group."""
+@dataclass(frozen=True)
+class StoredBlock:
+    """A block of `size` rows, and its place among those of its group.
 
-    @property
-    def storage(self) -> Storage:
-        """How it is stored."""
+    Its own stored rows begin at row `first_row` of the group's table; its projection is number `slot` of
+    the group's projections.
+    """
 
-    @property
-    def size(self) -> int:
-        """Its rows."""
-
-    @property
-    def slot(self) -> int:
-        """Its number among the blocks of its group."""
-
-    @property
-    def first_row(self) -> int:
-        """The first of its stored rows among those of its group."""
+    storage: Storage
+    size: int
+    first_row: int
+    slot: int
 
 
 @dataclass(frozen=True, eq=False)

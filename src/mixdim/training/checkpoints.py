@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mixdim.files import sync
 from mixdim.locks import alone_at_work
 
 log = logging.getLogger("mixdim.training")
@@ -82,11 +83,11 @@ class Checkpoints:
             # safetensors makes its file readable for nobody else, whatever the umask.
             (unfinished / TENSORS).chmod(stat.S_IMODE((unfinished / STATE).stat().st_mode))
             for path in (unfinished / TENSORS, unfinished / STATE, unfinished):
-                _sync(path)
+                sync(path)
             if target.exists():  # the same step again, after a resume from before it
                 target.rename(replaced)  # so that it is whole or gone, never half deleted
             unfinished.rename(target)
-            _sync(self.folder)
+            sync(self.folder)
             shutil.rmtree(replaced, ignore_errors=True)
         except (OSError, SafetensorError) as error:
             raise OSError(f"cannot write the checkpoint {target}: {_reason(error)}") from None
@@ -199,11 +200,3 @@ def _best_step_of(path: Path) -> int | None:
 
 def _reason(error: Exception) -> str:
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,18 +19,10 @@ from mixdim.experiments.sweeps.records import append_record, read_records
 from mixdim.experiments.sweeps.run_locks import RunLocks
 from mixdim.experiments.sweeps.sweep import SweepStopped, run_sweep
 from mixdim.experiments.sweeps.worker import remove_abandoned_folders
-from sweep_runs import endless, results, runs_of, wait_for
+from sweep_runs import ALONE, endless, results, runs_of, wait_for
 from training_data import ratings
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread", "temporary"),
-    pytest.mark.filterwarnings("ignore::mixdim.FloorWarning"),
-]
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "records.jsonl"
+pytestmark = ALONE
 
 
 @pytest.fixture(scope="module")

@@ -27,18 +27,10 @@ from mixdim.experiments.sweeps.sweep import (
 )
 from mixdim.experiments.sweeps.worker import Worker
 from mixdim.training import Checkpoints
-from sweep_runs import endless, results, runs_of, timeless, told, wait_for
+from sweep_runs import ALONE, endless, results, runs_of, timeless, told, wait_for
 from training_data import clicks, ratings
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread", "temporary"),
-    pytest.mark.filterwarnings("ignore::mixdim.FloorWarning"),
-]
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "records.jsonl"
+pytestmark = ALONE
 
 
 def num_parameters(config, dataset):
