@@ -1,7 +1,7 @@
 """The folder of a run: whose it is, and what may be written there. Knows nothing about training.
 
 config.toml      what was asked, every option
-plan.json        the widths
+plan.json        how blocks are stored; large orders of ids lie beside it
 metrics.jsonl    losses and validations as they came
 checkpoint/      the newest two states, and the best weights
 summary.json     how it ended
@@ -42,8 +42,8 @@ def empty(folder: Path) -> None:
 
 def remove_unfinished(out: Path) -> None:
     """Remove what is left of files that a run was writing when it was killed."""
-    for name in (CONFIG, PLAN, SUMMARY):
-        for left in out.glob(f".{name}.*"):
+    for pattern in (f"{CONFIG}.*", f"{PLAN}.*", f"{Path(PLAN).stem}.orders-*", f"{SUMMARY}.*"):
+        for left in out.glob(f".{pattern}"):
             left.unlink(missing_ok=True)
 
 
