@@ -1,11 +1,15 @@
 """Who may import whom: the package reads in one direction, room by room and down to sub-rooms."""
 
 import ast
+import importlib
+import inspect
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+import mixdim
 
 SOURCE = Path(__file__).parent.parent / "src" / "mixdim"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -142,3 +146,13 @@ def test_the_core_needs_torch_numpy_and_safetensors_only(path):
         return
     tops = {name.split(".")[0] for name in imports_of(path)}
     assert tops <= {"mixdim", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
+
+
+def test_mixdim_plan_is_the_function_and_nothing_else():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("mixdim.plan")
+    importlib.import_module("mixdim.planning.plan")
+    assert inspect.isfunction(mixdim.plan)
+    assert all(hasattr(mixdim, name) for name in mixdim.__all__)
+    for room in ("data", "models", "theory", "training"):
+        assert getattr(mixdim, room).__name__ == f"mixdim.{room}"

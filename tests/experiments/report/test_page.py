@@ -70,7 +70,8 @@ def test_runs_of_a_given_plan_have_no_temperature_but_the_name_of_their_rule():
     assert [point["temperature"] for point in chart_points(records)] == [0.3, None]  # they come last
     assert ["plan", "lifted uniform"] in chart_points(records)[1]["about"]
     assert [row["plan"] for row in table_rows(records)] == [None, "lifted uniform"]
-    assert "given plan" in report_page(records)
+    assert [point["method"] for point in chart_points(records)] == ["0.3", "lifted uniform"]
+    assert len({point["series"] for point in chart_points(records)}) == 2
 
 
 def test_metrics_that_are_undefined_are_left_out():

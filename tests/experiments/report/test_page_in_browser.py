@@ -74,11 +74,11 @@ def test_filters_keys_sorting_and_csv_work(tmp_path):
         found.bothModels = [filters.elements.model.value, count(".point"), count("polyline")];
         choose("model", "ncf");
         found.oneModel = count(".point");
-        filters.querySelector("[name=temperature]").click();
+        filters.querySelector("[name=method]").click();
         found.oneTemperature = [...chart.querySelectorAll(".point")].map((mark) => mark.ariaLabel);
-        filters.querySelectorAll("[name=temperature]")[1].click();
+        filters.querySelectorAll("[name=method]")[1].click();
         found.none = chart.textContent;
-        filters.querySelectorAll("[name=temperature]").forEach((box) => box.click());
+        filters.querySelectorAll("[name=method]").forEach((box) => box.click());
         choose("data", "clicks");
         const first = chart.querySelector(".point[tabindex='0']");
         first.focus();

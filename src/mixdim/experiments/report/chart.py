@@ -49,6 +49,7 @@ def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
             "data": data,
             "model": summary["model"],
             "temperature": temperature_of(first),
+            "method": _method(first),
             "options": differing[first.key],
             "series": f"{method_of(first)} {_canonical(first.config, without=PLACE | NO_MATTER)}",
             "parameters": summary["num_parameters"],
@@ -58,6 +59,14 @@ def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
             "about": _about(first, summaries, differing[first.key], metrics),
         })  # fmt: skip
     return points
+
+
+def _method(record: Record) -> str:
+    """What a run is called in a legend of temperatures."""
+    temperature = temperature_of(record)
+    if temperature is None:
+        return method_of(record)
+    return "0 (uniform)" if temperature == 0 else f"{temperature:g}"
 
 
 def _about(

@@ -5,8 +5,9 @@ const points = JSON.parse(document.getElementById("chart-points").textContent);
 const labels = JSON.parse(document.getElementById("chart-labels").textContent);
 const filters = document.getElementById("filters");
 const chart = document.getElementById("chart");
-const temperatures = distinct(points.map((point) => point.temperature))
-  .sort((a, b) => (a ?? Infinity) - (b ?? Infinity));
+// By temperature, then what other rules chose.
+const methods = distinct([...points].sort((a, b) => (a.temperature ?? 9) - (b.temperature ?? 9))
+  .map((point) => point.method));
 const models = distinct(points.map((point) => point.model));
 const ALL = "all";
 
@@ -36,11 +37,11 @@ function furnish(node, attributes, children) {
 
 function startChart() {
   filters.hidden = false;
-  for (const temperature of temperatures) {
-    const box = element("input", { type: "checkbox", name: "temperature", value: String(temperature), checked: "" });
-    const look = drawn("svg", { width: 16, height: 16, class: `swatch ${colorOf(temperature)}`, "aria-hidden": "true" },
-      marker(8, 8, temperature));
-    document.getElementById("temperatures").append(element("label", {}, box, look, nameOf(temperature)));
+  for (const method of methods) {
+    const box = element("input", { type: "checkbox", name: "method", value: method, checked: "" });
+    const look = drawn("svg", { width: 16, height: 16, class: `swatch ${colorOf(method)}`, "aria-hidden": "true" },
+      marker(8, 8, method));
+    document.getElementById("methods").append(element("label", {}, box, look, method));
   }
   offer("data", distinct(points.map((point) => point.data)));
   filters.elements.data.addEventListener("change", offerForData);
@@ -65,8 +66,8 @@ function offerForData() {
   options.sort((a, b) => times(b) - times(a));  // the most usual first, so that it is chosen
   offer("options", options.length > 1 ? [...options, ALL] : options);
   offer("metric", distinct(own.flatMap((point) => Object.keys(point.metrics))), (metric) => labels[metric]);
-  for (const box of filters.querySelectorAll("[name=temperature]")) {
-    box.parentNode.hidden = own.every((point) => String(point.temperature) !== box.value);
+  for (const box of filters.querySelectorAll("[name=method]")) {
+    box.parentNode.hidden = own.every((point) => point.method !== box.value);
   }
   filters.elements.bound.parentNode.hidden = own.every((point) => point.best_possible === null);
   filters.elements.bound.checked = boundIsNear(chosenPoints());
@@ -89,11 +90,11 @@ function offer(name, values, nameOfValue = (value) => value || "none") {
 
 function chosenPoints() {
   const { data, model, options, metric } = filters.elements;
-  const ticked = new Set([...filters.querySelectorAll("[name=temperature]:checked")].map((box) => box.value));
+  const ticked = new Set([...filters.querySelectorAll("[name=method]:checked")].map((box) => box.value));
   return points.filter((point) =>
     point.data === data.value && (model.value === ALL || point.model === model.value) &&
     (options.value === ALL || point.options === options.value) &&
-    ticked.has(String(point.temperature)) && metric.value in point.metrics);
+    ticked.has(point.method) && metric.value in point.metrics);
 }
 
 // ---- the chart ----
@@ -140,15 +141,13 @@ function draw() {
   }
   for (const series of distinct(shown.map((point) => point.series))) {
     const line = shown.filter((point) => point.series === series).sort((a, b) => a.parameters - b.parameters);
-    // Plans from files have nothing in common that a line could mean.
-    if (line[0].temperature === null) continue;
-    svg.append(drawn("polyline", { class: `series ${colorOf(line[0].temperature)}`,
+    svg.append(drawn("polyline", { class: `series ${colorOf(line[0].method)}`,
       "stroke-dasharray": dashesOf(line[0].model),
       points: line.map((point) => `${x(point.parameters)},${y(point.metrics[metric][0])}`).join(" ") }));
   }
   const marks = [...shown].sort((a, b) => a.parameters - b.parameters).map((point) => {
     const [mean, deviation] = point.metrics[metric];
-    const mark = drawn("g", { class: `point ${colorOf(point.temperature)}`, tabindex: -1, role: "img",
+    const mark = drawn("g", { class: `point ${colorOf(point.method)}`, tabindex: -1, role: "img",
       "aria-label": point.about.map((line) => line.join(" ")).join(", ") });
     const at = x(point.parameters);
     if (deviation) {
@@ -156,7 +155,7 @@ function draw() {
       mark.append(drawn("path", { class: "series",
         d: `M${at - 4} ${above}h8M${at} ${above}V${below}M${at - 4} ${below}h8` }));
     }
-    mark.append(drawn("circle", { class: "halo", cx: at, cy: y(mean), r: 11 }), marker(at, y(mean), point.temperature));
+    mark.append(drawn("circle", { class: "halo", cx: at, cy: y(mean), r: 11 }), marker(at, y(mean), point.method));
     mark.about = point.about;
     return mark;
   });
@@ -214,25 +213,21 @@ function explain(svg, marks) {
   svg.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
 }
 
-function colorOf(temperature) {
-  return `color-${temperatures.indexOf(temperature) % 8}`;
+function colorOf(method) {
+  return `color-${methods.indexOf(method) % 8}`;
 }
 
 function dashesOf(model) {
   return ["none", "9 4", "2 4", "9 3 2 3"][models.indexOf(model) % 4];
 }
 
-function nameOf(temperature) {
-  return temperature === null ? "given plan" : temperature === 0 ? "0 (uniform)" : String(temperature);
-}
-
-function marker(x, y, temperature) {
+function marker(x, y, method) {
   const shapes = [
     "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z", "M-4.5-4.5h9v9h-9z", "M0-6.5 6.5 0 0 6.5-6.5 0z", "M0-6 6 5H-6z",
     "M0 6 6-5H-6z", "M-2-6h4v4h4v4h-4v4h-4v-4h-4v-4h4z", "M-6 0 5-6V6z", "M6 0-5-6V6z",
   ];
   return drawn("path", { class: "marker", transform: `translate(${x} ${y})`,
-    d: shapes[temperatures.indexOf(temperature) % shapes.length] });
+    d: shapes[methods.indexOf(method) % shapes.length] });
 }
 
 function padded(low, high) {
