@@ -89,7 +89,7 @@ class MixedTables(nn.Module):
         wanted = [
             (name, group, shape)
             for group, blocks in self.packing.groups.items()
-            for name, shape in type(blocks[0].storage).Table.shapes(blocks, self.base_dim).items()
+            for name, shape in blocks[0].storage.Table.shapes(blocks, self.base_dim).items()
         ]
         for name, group, shape in sorted(wanted, key=lambda entry: entry[0] != "table"):
             tensor = torch.empty(shape, dtype=dtype, device=device)
@@ -144,7 +144,7 @@ class MixedTables(nn.Module):
         return [
             getattr(self, f"{name}_{group}")
             for group, blocks in self.packing.groups.items()
-            for name in type(blocks[0].storage).Table.row_sparse
+            for name in blocks[0].storage.Table.row_sparse
         ]
 
     @torch.no_grad()
@@ -267,7 +267,7 @@ class MixedTables(nn.Module):
         left_out = self.kernel_part.groups if beside_kernels else ()
         indices = self.indices
         of_group = {
-            group: type(blocks[0].storage).Table(
+            group: blocks[0].storage.Table(
                 blocks=blocks,
                 base_dim=self.base_dim,
                 tensors={name: getattr(self, f"{name}_{group}") for name in self._tensor_names[group]},
