@@ -40,6 +40,12 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None  # never the temporary name
 
 
+def becomes_a_file(path: str | Path) -> bool:
+    """Whether there is a file of its own once this has been written, and no pipe or device."""
+    target = follow_links(path)
+    return _own_descriptor(target) is None and (target.is_file() or not target.exists())
+
+
 def sync(path: Path) -> None:
     """Return when a file, or what a folder lists, is on the disk and survives a loss of power."""
     handle = os.open(path, os.O_RDONLY)

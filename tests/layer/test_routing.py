@@ -188,6 +188,17 @@ class TestOrder:
         weight = layer.dense_weight("item")
         torch.testing.assert_close(layer.bags(values, offsets)[0, 1], weight[9] + weight[0])
 
+    def test_the_plan_of_a_layer_has_the_order_that_it_follows(self):
+        plan = banded_plan()
+        layer = FeatureEmbeddings(plan)
+        assert layer.plan == plan
+        assert layer.plan.nbytes() == sum(t.nbytes for t in (*layer.parameters(), *layer.buffers()))
+        again = FeatureEmbeddings(layer.plan)
+        again.load_state_dict(layer.state_dict())
+        assert FeatureEmbeddings(plan, order={}).plan.shuffled_orders == {}
+        reverse = FeatureEmbeddings(plan, order={"item": torch.arange(9, -1, -1)})
+        assert reverse.plan.orders["item"].tolist() == list(range(9, -1, -1))
+
     def test_an_order_that_changes_nothing_is_not_held(self):
         plan = mixdim.plan([3], counts=[[5, 4, 3]], bands=2, temperature=0.1, base_dim=4)
         assert "rank_of_id" not in MixedDimEmbedding(plan, order=plan.orders["0"]).state_dict()

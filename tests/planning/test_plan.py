@@ -3,6 +3,7 @@ import json
 import pickle
 from dataclasses import FrozenInstanceError, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -134,7 +135,12 @@ def without(key):
         (edited(base_dim=0), "base_dim must be at least 1"),
         (edited(base_dim="4"), "base_dim must be a whole number"),
         (edited(base_dim=3), "must be at most base_dim 3, got 4"),
-        (edited(made_by=HALF | {"temperature": float("nan")}), "temperature must be in"),
+        (edited(made_by=HALF | {"temperature": float("nan")}), "made_by must be values of JSON"),
+        (edited(made_by=HALF | {"temperature": 1.5}), r"temperature must be in \[0, 1\], got 1.5"),
+        (edited(made_by={"rule": "power_law"}), "temperature must be a number, got None"),
+        (edited(made_by={"rule": "by_hand", "was": {}}), 'made_by must be a mapping with a "rule"'),
+        (edited(made_by={"rule": "by_hand", "was": "x"}), 'made_by must be a mapping with a "rule"'),
+        (edited(version=2.0), "reads plans of version 1 and 2, got 2.0"),
         (edited(made_by="spectral"), "made_by must be a mapping with a \"rule\", got 'spectral'"),
         (edited(made_by={"temperature": 0.5}), 'made_by must be a mapping with a "rule"'),
         (edited(orders=[]), "'orders' must be an object"),
@@ -181,6 +187,28 @@ def test_a_width_alone_is_no_storage():
     block = replace(feature.blocks[0], storage=4)
     with pytest.raises(TypeError, match=r"must be a mixdim\.Narrow or another storage, got 4"):
         Plan(4, HALF, (replace(feature, blocks=(block,)),))
+
+
+def test_a_rule_nobody_knows_is_shown_as_it_is():
+    shown = str(replace(two_features(), made_by={"rule": "mine\n\x1b[31m", "power": 3}))
+    assert shown.startswith(
+        r"Mixed dimension plan: base_dim 4, made by the rule mine\n\x1b[31m (power 3)"
+    )
+    assert "made by the rule by_hand" in str(replace(two_features(), made_by={"rule": "by_hand"}))
+
+
+def test_numbers_of_numpy_are_numbers():
+    stored = Hashed(np.int64(2), buckets=np.int32(3))
+    plan = two_features().with_storage("narrow", stored)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert stored == Hashed(2, 3)
+
+
+def test_the_plan_does_not_change_with_what_it_was_made_of():
+    rule = dict(HALF)
+    plan = replace(two_features(), made_by=rule)
+    rule["temperature"] = 0.9
+    assert plan.temperature == 0.5
 
 
 def test_the_temperature_is_that_of_the_rule_or_none():

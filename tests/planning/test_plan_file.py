@@ -1,7 +1,9 @@
 """Plans as files: orders beside them, earlier versions, and what is wrong with files."""
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import mixdim
@@ -51,11 +54,81 @@ def test_a_plan_written_over_another_leaves_nothing_of_it(tmp_path):
 
 
 def test_plans_beside_each_other_have_their_own_orders(tmp_path):
-    plans = {name: shuffled_plan(20_000, seed) for seed, name in enumerate("ab")}
-    for name, plan in plans.items():
-        plan.save(tmp_path / f"{name}.json")
-    for name, plan in plans.items():
-        assert mixdim.Plan.load(tmp_path / f"{name}.json") == plan
+    plan, other = shuffled_plan(20_000), shuffled_plan(5)
+    names = ("a.json", "b.json", "a.txt")
+    for name in names:
+        plan.save(tmp_path / name)
+    for number, name in enumerate(names):
+        other.save(tmp_path / name)
+        assert mixdim.Plan.load(tmp_path / name) == other
+        assert all(mixdim.Plan.load(tmp_path / left) == plan for left in names[number + 1 :])
+
+
+def test_a_plan_written_over_a_copy_leaves_the_original_its_orders(tmp_path):
+    plan = shuffled_plan(20_000)
+    plan.save(tmp_path / "plan.json")
+    shutil.copy(tmp_path / "plan.json", tmp_path / "copy.json")
+    shuffled_plan(5).save(tmp_path / "copy.json")
+    assert mixdim.Plan.load(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize("named", ["victim.txt", "plan.json", "", "a\0b", "x" * 300, 7, None])
+def test_no_file_is_removed_or_read_because_a_plan_names_it(tmp_path, named):
+    path, victim = tmp_path / "plan.json", tmp_path / "victim.txt"
+    victim.touch()
+    document = json.loads(shuffled_plan().to_json())
+    path.write_text(json.dumps({**document, "orders": {}, "orders_file": named}))
+    with pytest.raises(ValueError, match="orders_file must be a file beside it"):
+        mixdim.Plan.load(path)
+    shuffled_plan().save(path)
+    assert mixdim.Plan.load(path) == shuffled_plan()
+    assert victim.exists()
+
+
+def test_what_is_no_file_gets_the_orders_too(tmp_path):
+    pipe, plan = tmp_path / "pipe", shuffled_plan(20_000)
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        plan.save(pipe)
+        assert mixdim.Plan.from_json(reader.stdout.read()) == plan
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("name", ["__metadata__", "\ud800", "a/b"])
+def test_a_feature_may_be_called_anything(tmp_path, name):
+    counts = np.arange(20_000)
+    plan = mixdim.plan({name: 20_000}, counts={name: counts}, bands=2, temperature=0.1, base_dim=4)
+    plan.save(tmp_path / "plan.json")
+    assert mixdim.Plan.load(tmp_path / "plan.json") == plan
+    assert mixdim.Plan.from_json(plan.to_json()) == plan
+
+
+def orders_written(path, **tensors):
+    """Put other tensors into the file of orders, with the right checksum."""
+    content = safetensors.torch.save(tensors)
+    document = json.loads(path.read_text())
+    checksum = hashlib.blake2b(content, digest_size=16).hexdigest()
+    path.with_name(document["orders_file"]).write_bytes(content)
+    path.write_text(json.dumps({**document, "orders_checksum": checksum}))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "has no orders"),
+        ({"0": torch.zeros(20_000, dtype=torch.bfloat16)}, "is no file of orders"),
+        ({"0": torch.zeros(20_000)}, "must list its 20000 ids"),
+        ({"0": torch.zeros(20_000, dtype=torch.int32)}, "must list each of its ids once"),
+        ({"0": torch.arange(5)}, "must list its 20000 ids"),
+        ({"1": torch.arange(20_000)}, "is no file of orders"),
+        ({"item": torch.arange(20_000)}, "is no file of orders"),
+    ],
+)
+def test_a_file_with_other_tensors_is_refused(tmp_path, tensors, message):
+    shuffled_plan(20_000).save(tmp_path / "plan.json")
+    orders_written(tmp_path / "plan.json", **tensors)
+    with pytest.raises(ValueError, match=message):
+        mixdim.Plan.load(tmp_path / "plan.json")
 
 
 def test_a_kill_at_any_moment_leaves_a_plan_that_loads(tmp_path):

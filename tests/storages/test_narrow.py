@@ -34,13 +34,23 @@ def test_rows_without_weight_do_not_matter_unless_none_has_any():
     np.testing.assert_allclose(layer.dense_weight().numpy(force=True)[1], matrix[1], atol=1e-12)
 
 
+@pytest.mark.parametrize("storage", [Narrow(1), mixdim.Hashed(1, buckets=2)])
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_numbers_whose_squares_no_float_holds_are_fitted_all_the_same(storage, scale):
+    plan = mixdim.plan({"x": 2}, temperature=0, base_dim=2).with_storage("x", storage)
+    layer = mixdim.MixedDimEmbedding(plan, dtype=torch.float64)
+    matrix = np.array([[1.0, 2.0], [1.0, 2.0]])
+    layer.fit_dense("x", matrix * scale, [scale, scale])
+    np.testing.assert_allclose(layer.dense_weight().numpy(force=True), matrix * scale, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("matrix", "weights", "message"),
     [
         (
             np.ones((3, 2)),
             None,
-            r"matrix of feature 'x' must be numbers of shape \(2, 2\), got \(3, 2\)",
+            r"matrix of feature 'x' must be numbers of shape \(2, 2\), got float64 \(3, 2\)",
         ),
         (np.full((2, 2), np.nan), None, "matrix of feature 'x' must be finite"),
         (np.ones((2, 2)), [1.0], r"row_weights of feature 'x' must be numbers of shape \(2,\)"),

@@ -57,6 +57,7 @@ def lookup(tables: Tables, rows: Tensor) -> Tensor:
     One gather and one batched product per group. Of features cut into bands, the batch does not tell how
     many samples fall into each band, so these go band by band.
     """
+    _refuse_to_trace(tables)
     planes: dict[int, Tensor] = {}
     for table, group, blocks in tables.whole():
         here = rows[tables.indices.columns[group]]  # (C, B)
@@ -88,6 +89,7 @@ def lookup_each(tables: Tables, rows: Tensor, blocks: Iterable[PackedBlock]) -> 
 
 def lookup_sum(tables: Tables, bags: Bags) -> Tensor:
     """Add up the vectors of each bag of rows: V values -> (B, F, base_dim)."""
+    _refuse_to_trace(tables)
     planes: dict[int, Tensor] = {}
     for table, group, blocks in tables.whole():
         positions = tables.indices.positions[group]
@@ -115,7 +117,6 @@ def _sum_band(tables: Tables, block: PackedBlock, bags: Bags) -> Tensor:
 def _lookup_padded(tables: Tables, table: Table, in_block: Tensor, is_row: Tensor) -> Tensor:
     """Look up rows of the first C slots, zeros where there is none: (C, B) -> (C, B, base_dim)."""
     # Padding must not touch any row: a row-sparse optimizer would update it.
-    _refuse_to_trace(tables)
     here = is_row.flatten().nonzero().squeeze(1)
     found = table.take(in_block.flatten()[here], here // max(in_block.shape[1], 1))
     stored = found.new_zeros(in_block.numel(), found.shape[1]).index_copy(0, here, found)
@@ -124,10 +125,9 @@ def _lookup_padded(tables: Tables, table: Table, in_block: Tensor, is_row: Tenso
 
 
 def _refuse_to_trace(tables: Tables) -> None:
-    """Where as many rows are taken as the ids happen to ask for, say what a graph cannot have."""
+    """Say that a graph cannot have row-sparse gradients."""
     if tables.sparse and torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling():
-        # PyTorch 2.13 cannot trace a sparse gradient of unknown length. Without fullgraph=True, this
-        # makes torch.compile leave the layer out of its graph, and all is well.
-        raise NotImplementedError(
-            "torch.compile cannot trace sparse=True with bands or padding: use sparse=False"
-        )
+        # PyTorch 2.13 cannot trace a sparse gradient of unknown length, and of known length its default
+        # compiler gives wrong values where there are several tables. Without fullgraph=True, this makes
+        # torch.compile leave the layer out of its graph, and all is well.
+        raise NotImplementedError("torch.compile cannot trace sparse=True: use sparse=False")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -66,15 +67,12 @@ class MixedTables(nn.Module):
             raise TypeError(f"plan must be a mixdim.Plan, got {type(plan).__name__}")
         check_pooling(pooling)
         check_init(init)
-        self.plan = replace(plan, named_orders=())  # rank_of_id has them
         self.sparse, self.pooling, self.init = sparse, pooling, init
 
-        self.packing = pack(plan)
+        self.plan, self.packing = plan, pack(plan)
         self.routing = Routing(plan, self.packing, padding_id=padding_id, check_ids=check_ids)
         self._hold_parameters(dtype, device)
-        order = plan.orders if order is None else order
-        self.register_buffer("rank_of_id", self.routing.ranks_to_hold(order))
-        self._place_order()
+        self._hold_order(order)
         self.kernel_part = KernelPart(self.packing, self.routing.order_starts)
         self._kernel_tensors = {
             name: [f"{name}_{g}" for g in self.kernel_part.groups if name in self._tensor_names[g]]
@@ -87,25 +85,39 @@ class MixedTables(nn.Module):
         """Make room for the tensors of all tables: first the tables', then the projections."""
         self._tensor_names: dict[str, list[str]] = {group: [] for group in self.packing.groups}
         wanted = [
-            (name, group, shape)
+            (name, group, held)
             for group, blocks in self.packing.groups.items()
-            for name, shape in blocks[0].storage.Table.shapes(blocks, self.base_dim).items()
+            for name, held in blocks[0].storage.Table.holds(blocks, self.base_dim).items()
         ]
-        for name, group, shape in sorted(wanted, key=lambda entry: entry[0] != "table"):
-            tensor = torch.empty(shape, dtype=dtype, device=device)
-            self.register_parameter(f"{name}_{group}", nn.Parameter(tensor))
+        for name, group, held in sorted(wanted, key=lambda entry: entry[0] != "table"):
+            tensor = torch.empty(held.shape, dtype=held.dtype or dtype, device=device)
+            if held.is_trained:
+                self.register_parameter(f"{name}_{group}", nn.Parameter(tensor))
+            else:
+                self.register_buffer(f"{name}_{group}", tensor)
             self._tensor_names[group].append(name)
+
+    def _hold_order(self, order: Mapping[str, Any] | None) -> None:
+        """Hold the ranks of ids; with another order than the plan's, it is that of this layer's plan."""
+        ranks = self.routing.ranks_to_hold(self.plan.orders if order is None else order)
+        if order is not None:
+            named = tuple((name, _array(ids)) for name, ids in order.items())
+            self.plan = replace(self.plan, named_orders=named)
+        self.register_buffer("rank_of_id", ranks)
+        self._place_order()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch has no type for it
         self._describe_rows()  # a copied parameter loses its attributes
 
     def _describe_rows(self) -> None:
-        """Let an error about a row of a table name the feature: `mixdim.SparseAMSGrad` asks for it."""
+        """Let tables say whose a row is, for errors of an optimizer, and how large gradients can be."""
         names = tuple(self.plan)
-        for group in self.packing.groups:
-            describe = partial(self.packing.describe_row, group, names=names)
-            getattr(self, f"table_{group}").describe_row = describe
+        for group, blocks in self.packing.groups.items():
+            for name in blocks[0].storage.Table.row_sparse:
+                table = getattr(self, f"{name}_{group}")
+                table.describe_row = partial(self.packing.describe_row, group, names=names)
+                table.gradient_rows_per_id = blocks[0].storage.gradient_rows_per_id
 
     @property
     def base_dim(self) -> int:
@@ -200,7 +212,8 @@ class MixedTables(nn.Module):
         start = 0
         for block in self.packing.of_feature[number]:
             here = slice(start, start := start + block.size)
-            mass = weights[here] if bool(weights[here].any()) else torch.ones_like(weights[here])
+            mass = weights[here] / weights[here].max()
+            mass = mass if bool(weights[here].any()) else torch.ones_like(mass)
             tables.of_block(block).fit_dense(block, by_rank[here], mass)
 
     def dense_weight(self, feature: str | None = None) -> Tensor:
@@ -281,7 +294,8 @@ class MixedTables(nn.Module):
 
     @property
     def _first_table(self) -> Tensor:
-        return getattr(self, f"table_{next(iter(self.packing.groups))}")
+        group, names = next(iter(self._tensor_names.items()))
+        return getattr(self, f"{names[0]}_{group}")
 
     @property
     def _device(self) -> torch.device:
@@ -316,12 +330,17 @@ def _fitting(target: Tensor, values: Any, name: str) -> tuple[Tensor, Tensor]:
     return target, tensor
 
 
+def _array(values: Any) -> np.ndarray:
+    """Numbers in a tensor, an array or a list, as an array."""
+    return values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values)
+
+
 def _numbers(values: Any, shape: tuple[int, ...], name: str) -> Tensor:
     """Finite float64 numbers of a shape."""
-    tensor = torch.as_tensor(values).detach()
-    if tuple(tensor.shape) != shape or tensor.is_complex():
-        raise ValueError(f"{name} must be numbers of shape {shape}, got {tuple(tensor.shape)}")
-    tensor = tensor.to(torch.float64)
+    array = _array(values)
+    if array.shape != shape or array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be numbers of shape {shape}, got {array.dtype} {array.shape}")
+    tensor = torch.tensor(array, dtype=torch.float64)
     if not bool(tensor.isfinite().all()):
         raise ValueError(f"{name} must be finite")
     return tensor

@@ -11,7 +11,7 @@ import numpy as np
 
 from mixdim.arguments import nonnegative_vector, whole_number
 from mixdim.planning.plan import Plan
-from mixdim.planning.plan_json import FORMAT
+from mixdim.planning.plan_json import FORMAT, parse, parts_of
 
 FORMS = (
     "JSON {feature: rows}, {feature: [count, ...]}, a list of either, or a saved plan; or CSV with the "
@@ -50,7 +50,8 @@ def _read_json(text: str) -> FeatureList:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if isinstance(document, dict) and document.get("format") == FORMAT:
-        saved = Plan.from_json(text)
+        parts = parts_of(parse(text), beside={})  # only features are asked for, no orders
+        saved = Plan(parts.base_dim, parts.made_by, parts.features)
         return FeatureList({feature.name: feature.rows for feature in saved.features}, {}, {})
     if isinstance(document, list):
         document = {str(number): entry for number, entry in enumerate(document)}

@@ -116,8 +116,9 @@ def plan(
         base_dim = whole_number(base_dim, "base_dim")
     if temperature is not None:
         temperature = unit_interval(temperature, "temperature")
-    limit = 0 if budget is None else parse_budget(budget, held_bytes=bytes_of_orders(blocks))
-    solve: dict[str, Any] = {"budget": limit, "rounding": rounding}
+    held_bytes = bytes_of_orders(blocks)
+    limit = 0 if budget is None else parse_budget(budget, held_bytes=held_bytes)
+    solve: dict[str, Any] = {"budget": limit, "rounding": rounding, "held_bytes": held_bytes}
     if base_dim is None:
         assert temperature is not None
         base_dim = largest_base_dim(block_sizes, row_probs, temperature=temperature, **solve)

@@ -10,7 +10,7 @@ import torch
 
 from mixdim.arguments import real_number
 from mixdim.planning.blocking import Blocks
-from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes, parse_budget
+from mixdim.planning.budget import parse_budget
 from mixdim.planning.from_counts import (
     assemble_plan,
     bytes_of_orders,
@@ -18,7 +18,7 @@ from mixdim.planning.from_counts import (
     per_feature,
 )
 from mixdim.planning.plan import Plan, UnknownFeatureError
-from mixdim.planning.sizing import Rounding, check_rounding
+from mixdim.planning.sizing import Rounding, check_rounding, too_small
 from mixdim.storages import Narrow
 from mixdim.storages.storage import stored_cost
 from mixdim.theory.choice import best_choice, lagrangian_choice
@@ -67,7 +67,8 @@ def spectral_plan(
     samples = _checked_samples({} if sampled_ids is None else sampled_ids, sizes, counts)
     sizes.update({name: len(counts[name]) for name in samples})
     blocks = cut_features(sizes, counts, per_feature(bands, "bands", sizes))
-    limit = parse_budget(budget, held_bytes=bytes_of_orders(blocks))
+    held_bytes = bytes_of_orders(blocks)
+    limit = parse_budget(budget, held_bytes=held_bytes)
     often = per_feature(ids_per_sample, "ids_per_sample", sizes)
 
     energies, row_probs = [], []
@@ -79,6 +80,9 @@ def spectral_plan(
         energies += _block_energies(name, matrices[name], probs, cut, samples.get(name))
         row_probs.append(mean * cut.row_probs)
     block_sizes = np.concatenate([cut.block_sizes for cut in blocks.values()])
+    if block_sizes.sum() > limit:
+        smallest = int(block_sizes.sum())
+        raise too_small(limit, smallest, "one parameter for each row", held_bytes)
     block_dims = _best_widths(block_sizes, energies, limit, rounding)
     popularity, base_dim = np.concatenate(row_probs), int(block_dims.max())
     made_by = {"rule": "spectral"}
@@ -197,13 +201,6 @@ def _best_widths(
     block_sizes: np.ndarray, energies: Sequence[np.ndarray], budget: int, rounding: Rounding
 ) -> np.ndarray:
     """The widths of least error, over all base dims."""
-    smallest = int(block_sizes.sum())
-    if smallest > budget:
-        raise ValueError(
-            f"budget of {budget:,} parameters is too small: the smallest feasible budget is "
-            f"{smallest:,} parameters ({format_bytes(smallest * BYTES_PER_PARAMETER)} in float32), "
-            f"one parameter for each row"
-        )
     most = max(len(energy) for energy in energies)
     padded = np.array([np.pad(energy, (0, most - len(energy))) for energy in energies])
     errors = np.cumsum(padded[:, ::-1], axis=1)[:, ::-1] - padded  # (block, width - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -52,6 +53,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         _check(self)
+        object.__setattr__(self, "made_by", dict(self.made_by))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plan):
@@ -159,7 +161,7 @@ class Plan:
         >>> plan.num_parameters, small.num_parameters
         (24, 18)
         """
-        chosen = self[feature].features[0]
+        chosen, band = self[feature].features[0], whole_number(band, "band", at_least=-(2**63))
         if not -len(chosen.blocks) <= band < len(chosen.blocks):
             raise ValueError(f"feature {feature!r} has {len(chosen.blocks)} bands, got band {band}")
         blocks = list(chosen.blocks)
@@ -243,13 +245,24 @@ def id_map_bytes(orders: Iterable[np.ndarray]) -> int:
     return sum(rows) * (4 if max(rows, default=0) < 2**31 else 8)
 
 
+def _check_rule(made_by: Any) -> None:
+    """Refuse what does not name a rule, and arguments that JSON cannot hold or that are missing."""
+    if not isinstance(made_by, Mapping) or not isinstance(made_by.get("rule"), str):
+        raise WrongTypeError(f'made_by must be a mapping with a "rule", got {made_by!r}')
+    try:
+        json.dumps(dict(made_by), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"made_by must be values of JSON: {error}") from None
+    if made_by["rule"] == "power_law" or made_by.get("temperature") is not None:
+        unit_interval(made_by.get("temperature"), "temperature")
+    if made_by["rule"] == "by_hand" and "was" in made_by:
+        _check_rule(made_by["was"])
+
+
 def _check(plan: Plan) -> None:
     """Refuse a plan that no layer can be built from."""
     base_dim = whole_number(plan.base_dim, "base_dim")
-    if not isinstance(plan.made_by, Mapping) or not isinstance(plan.made_by.get("rule"), str):
-        raise WrongTypeError(f'made_by must be a mapping with a "rule", got {plan.made_by!r}')
-    if plan.temperature is not None:
-        unit_interval(plan.temperature, "temperature")
+    _check_rule(plan.made_by)
     if not plan.features:
         raise ValueError("a plan needs at least one feature")
     seen: set[str] = set()

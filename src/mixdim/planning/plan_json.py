@@ -81,7 +81,7 @@ def parse(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"not a plan: expected a JSON object, got {type(document).__name__}")
     if document.get("format") != FORMAT:
         raise ValueError(f'not a plan: its "format" must be {FORMAT!r}')
-    if document.get("version") not in (1, VERSION) or isinstance(document["version"], bool):
+    if type(document.get("version")) is not int or document["version"] not in (1, VERSION):
         raise ValueError(
             f"this mixdim reads plans of version 1 and {VERSION}, got {document.get('version')!r}"
         )
@@ -101,7 +101,7 @@ def parts_of(document: Mapping[str, Any], beside: Mapping[str, np.ndarray] | Non
         if document["version"] == 1:
             made_by, orders = _made_by_of_version_1(document, features), {}
         else:
-            made_by, orders = document["made_by"], {**_orders(document, features), **(beside or {})}
+            made_by, orders = document["made_by"], _orders(document, features, beside or {})
         parts = (document["base_dim"], made_by, features, tuple(orders.items()))
         return Parts(*parts, document["num_parameters"])
     except KeyError as error:
@@ -110,8 +110,9 @@ def parts_of(document: Mapping[str, Any], beside: Mapping[str, np.ndarray] | Non
         raise ValueError(f"malformed plan: {error}") from None
 
 
-def check_order(order: np.ndarray, name: str, rows: int) -> np.ndarray:
-    """Refuse an order from a file that is not each id once; returned as small as it can be."""
+def _checked_order(given: Any, name: str, rows: Any) -> np.ndarray:
+    """Refuse an order that is not each id once; returned as small as it can be."""
+    order, rows = np.asarray(given), whole_number(rows, f"rows of feature {name!r}")
     if order.dtype.kind not in "iu" or order.shape != (rows,):
         raise ValueError(f"the order of feature {name!r} must list its {rows} ids")
     if order.min() < 0 or order.max() >= rows or (np.bincount(order, minlength=rows) != 1).any():
@@ -134,14 +135,17 @@ def _feature(entry: dict[str, Any]) -> Feature:
     return Feature(entry["name"], entry["rows"], blocks, entry["bands_asked"])
 
 
-def _orders(document: Mapping[str, Any], features: tuple[Feature, ...]) -> dict[str, np.ndarray]:
+def _orders(
+    document: Mapping[str, Any], features: tuple[Feature, ...], beside: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     given, rows = document["orders"], {feature.name: feature.rows for feature in features}
     if not isinstance(given, dict):
         raise TypeError("'orders' must be an object")
     for name in given:
         if name not in rows:
             raise ValueError(f"it has the order of {name!r}, which is none of its features")
-    return {name: check_order(np.asarray(order), name, rows[name]) for name, order in given.items()}
+    everything = {**given, **beside}
+    return {name: _checked_order(order, name, rows[name]) for name, order in everything.items()}
 
 
 def _feature_of_version_1(entry: dict[str, Any]) -> Feature:

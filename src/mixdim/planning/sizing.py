@@ -79,6 +79,7 @@ def largest_base_dim(
     temperature: float,
     budget: int,
     rounding: Rounding,
+    held_bytes: int = 0,
 ) -> int:
     """Return the largest base_dim whose rounded plan costs at most `budget` parameters.
 
@@ -98,7 +99,7 @@ def largest_base_dim(
         return float(_costs(block_sizes, dims(base_dim), base_dim).parameters.sum()) <= budget
 
     if not fits(1):
-        raise _too_small(budget, int(block_sizes.sum()), "one parameter for each row")
+        raise too_small(budget, int(block_sizes.sum()), "one parameter for each row", held_bytes)
     highest = 1
     while tables_fit(2 * highest):
         highest *= 2
@@ -143,6 +144,7 @@ def smallest_temperature(
     base_dim: int,
     budget: int,
     rounding: Rounding,
+    held_bytes: int = 0,
 ) -> float:
     """Return the smallest temperature, to three decimals, whose plan costs at most `budget`.
 
@@ -158,7 +160,7 @@ def smallest_temperature(
         if cost <= budget:
             return temperature
         cheapest = min(cheapest, cost)
-    raise _too_small(budget, int(cheapest), f"the cheapest plan with base_dim {base_dim}")
+    raise too_small(budget, int(cheapest), f"the cheapest plan with base_dim {base_dim}", held_bytes)
 
 
 def _costs(block_sizes: np.ndarray, block_dims: np.ndarray, base_dim: int) -> Any:
@@ -166,9 +168,11 @@ def _costs(block_sizes: np.ndarray, block_dims: np.ndarray, base_dim: int) -> An
     return stored_cost(block_sizes.astype(np.float64), block_dims.astype(np.float64), base_dim)
 
 
-def _too_small(budget: int, smallest: int, what: str) -> ValueError:
-    size = format_bytes(smallest * BYTES_PER_PARAMETER)
+def too_small(budget: int, smallest: int, what: str, held_bytes: int) -> ValueError:
+    """Say what a budget would have to be; `held_bytes` come on top, if it is in bytes."""
+    size = format_bytes(smallest * BYTES_PER_PARAMETER + held_bytes)
+    ranks = f", {format_bytes(held_bytes)} of it for the ranks of ids" if held_bytes else ""
     return ValueError(
         f"budget of {budget:,} parameters is too small: the smallest feasible budget is "
-        f"{smallest:,} parameters ({size} in float32), {what}"
+        f"{smallest:,} parameters ({size} in float32{ranks}), {what}"
     )

@@ -30,10 +30,10 @@ def rule_in_words(made_by: Mapping[str, Any]) -> str:
     arguments = {name: value for name, value in made_by.items() if name != "rule"}
     if made_by["rule"] == "power_law":
         return f"temperature {made_by['temperature']:g}"
-    if made_by["rule"] == "by_hand":
+    if made_by["rule"] == "by_hand" and "was" in made_by:
         return f"{rule_in_words(made_by['was'])}, then changed by hand"
     listed = ", ".join(f"{name} {value}" for name, value in arguments.items())
-    return f"made by the rule {made_by['rule']}" + (f" ({listed})" if listed else "")
+    return printable(f"made by the rule {made_by['rule']}" + (f" ({listed})" if listed else ""))
 
 
 def cost_lines(plan: Plan) -> list[str]:

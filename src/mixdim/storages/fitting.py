@@ -19,6 +19,7 @@ def main_directions(vectors: Tensor, row_weights: Tensor, dim: int) -> Tensor:
     They minimise the sum over rows of weight * |vector - its projection|^2: the leading right singular
     vectors of sqrt(weight) * vector, as eigenvectors of a (D, D) matrix, which rows only add up to.
     """
+    vectors = vectors / _largest(vectors)  # squares must neither overflow nor vanish
     _, directions = torch.linalg.eigh(vectors.t() @ (vectors * row_weights[:, None]))  # rising
     return directions[:, -dim:].flip(1)
 
@@ -38,6 +39,8 @@ def fit_stored_rows(
     the main directions of A B (reduced rank regression). If all that is wanted were the mean row, and A
     adds up to the same for every row, this is never further away.
     """
+    largest = _largest(matrix)
+    matrix = matrix / largest
     sums = take(matrix.new_ones(stored_rows, 1))  # (rows, 1): what A adds up to
     mean = (row_weights @ matrix) / row_weights.sum()
     scale = (row_weights @ sums) / (row_weights @ sums**2)
@@ -53,7 +56,7 @@ def fit_stored_rows(
             vectors = take(fitted) @ projection
         if _distance(vectors, matrix, row_weights) <= at_most:
             break
-    return fitted, projection
+    return fitted * largest, projection
 
 
 def _least_squares(
@@ -81,6 +84,12 @@ def _least_squares(
         before, size = size, (residual**2).sum()
         direction = residual + (size / before) * direction
     return x
+
+
+def _largest(matrix: Tensor) -> Tensor:
+    """The largest absolute value, or 1 if all are zero."""
+    largest = matrix.abs().max()
+    return largest.where(largest > 0, 1.0)
 
 
 def _distance(vectors: Tensor, matrix: Tensor, row_weights: Tensor) -> float:

@@ -5,13 +5,14 @@ Knows nothing about other storages.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixdim.arguments import whole_number
+from mixdim.initialisation import Init
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import Slots, StoredBlock, Table
 
@@ -56,6 +57,11 @@ class HashedTable(Table):
         table_rows = buckets + self.of_slots(slots, 0)[..., None]  # (..., hashes)
         return F.embedding(table_rows, self.tensors["table"], sparse=self.sparse).sum(-2)
 
+    def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
+        """Draw shared rows so that their sums are as long as the rows of a narrow block would be."""
+        super().draw(block, init, generator)
+        self.parts(block)["table"].div_(math.sqrt(self.hashes))
+
 
 @dataclass(frozen=True)
 class Hashed(Storage):
@@ -76,14 +82,18 @@ class Hashed(Storage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if whole_number(self.buckets, "buckets") > MASK:
+        if self.buckets > MASK:
             raise ValueError(f"buckets must be below 2^32, got {self.buckets}")
-        whole_number(self.hashes, "hashes")
 
     @property
     def group(self) -> str:
         """Blocks of one width and number of hashes share a table."""
         return f"hashed{self.hashes}_{self.dim}"
+
+    @property
+    def gradient_rows_per_id(self) -> int:
+        """One for each row that is added."""
+        return self.hashes
 
     def stored_rows(self, size: int) -> int:
         """The shared rows, however many rows share them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from mixdim.arguments import whole_number
@@ -39,7 +39,9 @@ class Storage(ABC):
     Table: ClassVar[type[Table]]
 
     def __post_init__(self) -> None:
-        whole_number(self.dim, "dim")
+        for field in fields(self):  # numpy's whole numbers become Python's: JSON knows no others
+            number = whole_number(getattr(self, field.name), field.name)
+            object.__setattr__(self, field.name, number)
 
     @property
     @abstractmethod
@@ -49,6 +51,11 @@ class Storage(ABC):
     @abstractmethod
     def stored_rows(self, size: int) -> int:
         """How many rows of `dim` numbers a block of `size` rows is kept in."""
+
+    @property
+    def gradient_rows_per_id(self) -> int | None:
+        """Rows of a row-sparse gradient for each id; None where equal rows are added up at once."""
+        return None
 
     def cost(self, size: int, base_dim: int) -> Cost:
         """What a block of `size` rows costs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ class StoredBlock:
     slot: int
 
 
+class Held(NamedTuple):
+    """A tensor that a layer holds for a table; without a type, of the type that the layer has."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = None
+    is_trained: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class Table(ABC):
     """All blocks of one group, and the tensors that a layer holds for them.
@@ -48,19 +56,19 @@ class Table(ABC):
 
     blocks: Sequence[StoredBlock]  # in the order of their slots
     base_dim: int
-    tensors: Mapping[str, Tensor]  # as `shapes` names them
+    tensors: Mapping[str, Tensor]  # as `holds` names them
     numbers: Tensor  # (slots, numbers of a slot), beside the tensors: see `slot_numbers`
     sparse: bool  # whether the tensors in `row_sparse` get row-sparse gradients
 
     row_sparse: ClassVar[tuple[str, ...]] = ("table",)
 
     @staticmethod
-    def shapes(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, tuple[int, ...]]:
-        """The parameters of a group: stored rows, and unless at full width a projection a block."""
+    def holds(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, Held]:
+        """The tensors of a group: stored rows, and unless at full width a projection a block."""
         dim = blocks[0].storage.dim
         rows = sum(block.storage.stored_rows(block.size) for block in blocks)
-        lifted = {"projection": (len(blocks), dim, base_dim)} if dim < base_dim else {}
-        return {"table": (rows, dim), **lifted}
+        lifted = {"projection": Held((len(blocks), dim, base_dim))} if dim < base_dim else {}
+        return {"table": Held((rows, dim)), **lifted}
 
     @staticmethod
     def slot_numbers(block: StoredBlock) -> tuple[int, ...]:
@@ -127,10 +135,10 @@ class Table(ABC):
             parts["projection"].copy_(projection)
 
     def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
-        """Draw a block's weights uniformly, each part by its own shape."""
+        """Draw a block's weights uniformly: rows by number and width, a projection by its shape."""
         for name, part in self.parts(block).items():
             # torch.nn.init, too, takes an embedding's width as its fan-in and its rows as its fan-out.
-            fan_out = len(part) if name == "table" else self.base_dim
+            fan_out = block.size if name == "table" else self.base_dim
             bound = uniform_bound(init, fan_in=block.storage.dim, fan_out=fan_out)
             part.uniform_(-bound, bound, generator=generator)
 

@@ -64,7 +64,7 @@ def forecast_memory(
 
     - Parameters: with buffers, such as the rank of each id.
     - Gradients: of dense parameters as large as they are; of row-sparse tables at most one row for each
-      id of a batch, which the kernels hold twice for a moment.
+      id of a batch, or several where rows are sums (`gradient_rows_per_id`), held twice for a moment.
     - Activations: of each linear layer its input and output, each with a gradient; of embeddings a
       vector for each id with its gradient.
     - Data: a shuffled epoch's order (4 bytes a training row), the prefetched batches, and in an
@@ -74,10 +74,13 @@ def forecast_memory(
     sparse = sparse_parameters(model)
     sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
     tables = {name: p for name, p in model.named_parameters() if name in sparse}
-    touched = sum(
-        min(sizes[name], batch_size * num_ids * p.shape[1] * p.element_size())
-        for name, p in tables.items()
-    )
+    touched = 0
+    for name, table in tables.items():
+        row = table.shape[1] * table.element_size()
+        if (rows_per_id := getattr(table, "gradient_rows_per_id", None)) is None:
+            touched += min(sizes[name], batch_size * num_ids * row)
+        else:  # rows come as often as they are asked for, each with its number
+            touched += batch_size * num_ids * rows_per_id * (row + 8)
     widths = [getattr(m, "embedding_dim", getattr(m, "base_dim", 0)) for m in model.modules()]
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     numbers = sum(2 * (layer.in_features + layer.out_features) for layer in layers)

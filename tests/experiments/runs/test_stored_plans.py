@@ -56,9 +56,9 @@ def test_a_run_keeps_the_large_orders_of_its_plan(tmp_path):
         plan.save(tmp_path / "plan.json")
         options = {**WIDTHS, "plan": str(tmp_path / "plan.json")}
         train_run(told("mf", **options, epochs=1), tmp_path / "run")
-        assert len(list((tmp_path / "run").glob("plan.orders-*.safetensors"))) == 1
+        assert len(list((tmp_path / "run").glob("plan.json.orders-*.safetensors"))) == 1
         train_run(told("mf", **options, epochs=2), tmp_path / "run", resume=True)
-    assert len(list((tmp_path / "run").glob("plan.orders-*.safetensors"))) == 1
+    assert len(list((tmp_path / "run").glob("plan.json.orders-*.safetensors"))) == 1
     assert mixdim.Plan.load(tmp_path / "run" / "plan.json") == plan
     assert open_for(tmp_path / "run", dataset).plan == plan
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["orders"] == {}

@@ -188,7 +188,7 @@ def test_without_its_summary_a_run_is_finished_again(mf_run):
 def test_what_a_kill_left_of_a_file_is_removed(mf_run):
     expected = sorted(path.name for path in mf_run.iterdir())
     (mf_run / "summary.json").rename(mf_run / ".summary.json.8charact")
-    for name in ("config.toml", "plan.json", "plan.orders-0f.safetensors"):
+    for name in ("config.toml", "plan.json", "plan.json.orders-0f.safetensors"):
         (mf_run / f".{name}.8charact").touch()
     train_run(RunConfig(), mf_run, resume=True)
     assert sorted(path.name for path in mf_run.iterdir()) == expected

@@ -42,8 +42,8 @@ def empty(folder: Path) -> None:
 
 def remove_unfinished(out: Path) -> None:
     """Remove what is left of files that a run was writing when it was killed."""
-    for pattern in (f"{CONFIG}.*", f"{PLAN}.*", f"{Path(PLAN).stem}.orders-*", f"{SUMMARY}.*"):
-        for left in out.glob(f".{pattern}"):
+    for name in (CONFIG, PLAN, SUMMARY):
+        for left in out.glob(f".{name}.*"):
             left.unlink(missing_ok=True)
 
 

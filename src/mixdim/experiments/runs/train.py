@@ -65,6 +65,8 @@ def train_run(
     options = config.training_options()
     plan = plan_of(config, dataset)
     if resume and planned.is_file() and Plan.load(planned) != plan:
+        if config.plan is not None:
+            raise ValueError(f"{out} was started with another plan than {config.plan} holds now")
         raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
     if resume and (out / SUMMARY).is_file():
         summary = read_summary(out)
