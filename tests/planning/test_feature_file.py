@@ -83,3 +83,11 @@ def test_a_malformed_file_says_where(tmp_path, name, text, message):
     with pytest.raises(ValueError, match=message) as caught:
         read_features(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_plan_with_orders_beside_it_is_read_for_its_features(tmp_path):
+    counts = {"a": list(range(12_000))}
+    plan = mixdim.plan({"a": 12_000}, counts=counts, bands=2, temperature=0.1, base_dim=4)
+    plan.save(tmp_path / "p.json")
+    assert len(list(tmp_path.iterdir())) == 2
+    assert read_features(tmp_path / "p.json").rows == {"a": 12_000}

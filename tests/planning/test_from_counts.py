@@ -187,3 +187,33 @@ def test_bad_input_is_named(change, error, message):
     good = {"rows": {"a": 10, "b": 20}, "temperature": 0.3, "base_dim": 8}
     with pytest.raises(error, match=message):
         mixdim.plan(**{**good, **change})
+
+
+@given(st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from(["base_dim", "temperature"]))
+def test_a_budget_in_bytes_pays_for_the_ranks_of_ids_too(bands, seed, solved):
+    """What a layer really holds is within the budget, which ranks are paid from first."""
+    counts = np.random.default_rng(seed).permutation(300)
+    given = {"temperature": 0.2} if solved == "base_dim" else {"base_dim": 8}
+    plan = quiet_plan({"x": 300}, counts={"x": counts}, bands=bands, budget="12kB", **given)
+    layer = mixdim.MixedDimEmbedding(plan)
+    held = sum(tensor.nbytes for tensor in (*layer.parameters(), *layer.buffers()))
+    assert plan.nbytes() == held <= 12_000
+    # As many parameters as without ranks, in what these leave.
+    ranks = 4 * 300 if bands > 1 else 0
+    same = quiet_plan(
+        {"x": 300}, counts={"x": counts}, bands=bands, budget=(12_000 - ranks) // 4, **given
+    )
+    assert plan == same
+
+
+def test_the_smallest_budget_in_bytes_that_an_error_names_is_feasible():
+    asked = {"counts": {"x": np.arange(1, 1001)}, "bands": 4, "temperature": 0.3}
+    with pytest.raises(ValueError, match=r"is 1,000 parameters \(8\.0 kB in float32, 4\.0 kB of it for"):
+        quiet_plan({"x": 1000}, budget="5kB", **asked)
+    assert quiet_plan({"x": 1000}, budget="8kB", **asked).nbytes() == 8_000
+    with pytest.raises(ValueError, match="budget of 3kB is too small: the ranks of ids alone take 4"):
+        quiet_plan({"x": 1000}, budget="3kB", **asked)
+    table = {"x": np.random.default_rng(0).standard_normal((1000, 4))}
+    spectral = {"counts": asked["counts"], "bands": 4}
+    with pytest.raises(ValueError, match=r"\(8\.0 kB in float32, 4\.0 kB of it for the ranks"):
+        mixdim.spectral_plan(table, budget="5kB", **spectral)

@@ -5,6 +5,7 @@ import torch
 import mixdim
 from mixdim import Hashed, Narrow, kernels
 from mixdim.storages.hashed import hash_rows
+from mixdim.training.memory import forecast_memory
 from storage_contract import BASE_DIM, StorageContract
 
 
@@ -137,3 +138,29 @@ def test_it_is_another_value_than_a_narrow_one():
     assert Hashed(2, 5) == Hashed(2, 5, hashes=2)
     assert Hashed(2, 5) != Narrow(2)
     assert Hashed(2, 5) != Hashed(2, 6)
+
+
+@pytest.mark.parametrize("storage", [Hashed(4, buckets=1, hashes=1), Hashed(4, 500, hashes=9)])
+def test_rows_start_as_long_as_narrow_ones(storage):
+    plan = mixdim.plan({"x": 5000}, temperature=0, base_dim=4)
+    hashed = plan.with_storage("x", storage)
+    lengths = []
+    for seed in range(20):
+        for one in (plan, hashed):
+            layer = mixdim.MixedDimEmbedding(one, generator=torch.Generator().manual_seed(seed))
+            lengths.append(layer.dense_weight().square().mean().item())
+    narrow, shared = np.mean(lengths[::2]), np.mean(lengths[1::2])
+    assert narrow == pytest.approx(6 / (5000 + 4) / 3, rel=0.02)  # the variance that Xavier gives
+    assert 0.5 < shared / narrow < 2
+
+
+@pytest.mark.parametrize("storage", [Hashed(8, 2000, hashes=8), Hashed(8, 1, hashes=1)])
+def test_the_memory_forecast_covers_its_gradient(storage):
+    plan = mixdim.plan({"x": 5000}, temperature=0, base_dim=8).with_storage("x", storage)
+    layer = mixdim.MixedDimEmbedding(plan, sparse=True)
+    layer(torch.randint(5000, (4096,))).sum().backward()
+    gradient = layer.get_parameter(f"table_{storage.group}").grad
+    held = gradient._indices().nbytes + gradient._values().nbytes
+    sizes = {"batch_size": 4096, "num_ids": 1, "num_dense": 0, "train_rows": 1, "evaluation_rows": 1}
+    forecast = forecast_memory(layer, optimizer="amsgrad", **sizes)
+    assert held <= forecast.gradients <= 3 * held

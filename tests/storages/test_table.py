@@ -1,0 +1,76 @@
+"""What a storage gets from the seam without code of its own."""
+
+from dataclasses import dataclass
+
+import torch
+
+import mixdim
+from mixdim.storages.storage import Cost, Storage
+from mixdim.storages.table import Held, Table
+
+
+class FrozenTable(Table):
+    """Rows as whole numbers, which nobody trains, and a projection."""
+
+    row_sparse = ()
+
+    @staticmethod
+    def holds(blocks, base_dim):
+        lifted = Table.holds(blocks, base_dim)["projection"]
+        rows = sum(block.size for block in blocks)
+        return {"codes": Held((rows, blocks[0].storage.dim), torch.int8, False), "projection": lifted}
+
+    def take(self, rows, slots):
+        codes = self.tensors["codes"][rows + self.of_slots(slots, 0)]
+        return codes.to(self.tensors["projection"].dtype)
+
+    def parts(self, block):
+        here = slice(block.first_row, block.first_row + block.size)
+        own = {"codes": self.tensors["codes"][here], "projection": self.tensors["projection"]}
+        return own | {"projection": own["projection"][block.slot]}
+
+    def draw(self, block, init, generator):
+        parts = self.parts(block)
+        parts["codes"].random_(-100, 100, generator=generator)
+        parts["projection"].uniform_(-1, 1, generator=generator)
+
+
+@dataclass(frozen=True)
+class Frozen(Storage):
+    kind = "frozen"
+    Table = FrozenTable
+
+    @property
+    def group(self):
+        return f"frozen_{self.dim}"
+
+    def stored_rows(self, size):
+        return size
+
+    def cost(self, size, base_dim):
+        return Cost(0, self.dim * base_dim, held_bytes=size * self.dim)
+
+
+def test_a_storage_may_hold_what_is_not_trained():
+    plan = mixdim.plan({"a": 30, "b": 9}, temperature=0, base_dim=4).with_storage("a", Frozen(2))
+    layer = mixdim.FeatureEmbeddings(plan, sparse=True)
+    assert layer.codes_frozen_2.dtype == torch.int8
+    assert {name for name, _ in layer.named_parameters()} == {"table_4", "projection_frozen_2"}
+    assert [table.shape for table in layer.row_sparse_tables] == [(9, 4)]
+    held = sum(tensor.nbytes for tensor in (*layer.parameters(), *layer.buffers()))
+    assert plan.nbytes() == held
+    assert plan.num_parameters == layer.num_parameters
+
+    ids = torch.stack([torch.arange(30), torch.arange(30) % 9], 1)
+    vectors = layer(ids)
+    dense = layer.codes_frozen_2.float() @ layer.projection_frozen_2[0]
+    torch.testing.assert_close(vectors[:, 0], dense)
+    torch.testing.assert_close(vectors[:, 1], layer.table_4[ids[:, 1]])
+    codes = layer.codes_frozen_2.clone()
+    vectors.square().sum().backward()
+    mixdim.SparseAMSGrad(layer.parameters()).step()
+    assert torch.equal(layer.codes_frozen_2, codes)
+
+    again = mixdim.FeatureEmbeddings(plan)
+    again.load_state_dict(layer.state_dict())
+    assert torch.equal(again(ids), layer(ids))
