@@ -164,7 +164,7 @@ def compare(name: str, other: Path, rounds: int) -> list[str]:
         for version, worker in workers.items():
             assert worker.stdout is not None
             if worker.stdout.readline() != "ready\n":
-                raise SystemExit(f"the process of {version} version did not start; see above")
+                raise SystemExit(f"the process of the {version} version did not start: see above")
         seconds: dict[str, list[float]] = {version: [] for version in workers}
         for number in range(rounds):
             turns = list(workers.items())
@@ -193,6 +193,11 @@ def main() -> None:
         return
     if options.other is None or not (options.other / "src" / "mixdim").is_dir():
         parser.error("--other must be a checkout of mixdim")
+    if options.rounds < 2:
+        parser.error(f"--rounds must be at least 2, got {options.rounds}")
+    for name in options.steps.split(","):
+        if name not in STEPS:
+            parser.error(f"--steps must be some of {','.join(STEPS)}, got {name!r}")
     print(" | ".join(["step", "this, ms", "other, ms", "this / other", "quartiles"]))
     for name in options.steps.split(","):
         print(" | ".join(compare(name, options.other, options.rounds)), flush=True)

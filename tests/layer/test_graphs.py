@@ -82,6 +82,7 @@ bands = mixdim.plan({"day": 3, "item": 10}, counts={"item": [3, 9, 1, 1, 1, 1, 1
                     bands={"item": 2}, temperature=0.4, base_dim=8)
 whole = mixdim.plan([50, 60, 9, 9], temperature=0.3, base_dim=8, rounding="integer")
 for plan, sparse in ((bands, False), (bands, True), (whole, True)):
+    torch.compiler.reset()  # what was left out of a graph once would be left out for ever
     layer = mixdim.FeatureEmbeddings(plan, sparse=sparse)
     ids = torch.arange(3)[:, None].expand(3, layer.num_features) % 3
     tables = list(layer.parameters())
