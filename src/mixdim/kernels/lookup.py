@@ -52,24 +52,36 @@ class RowGradients:
         return [torch.zeros_like(t).index_copy_(0, r, v) for t, (r, v) in pairs]
 
 
-def weight_gradients(structs: LayerStructs, gradient: Tensor | int) -> list[Tensor]:
-    """From the gradient of the vectors (B, F, D) to those of all tables, then of all projections."""
+def sort_ids(structs: LayerStructs) -> Sorted:
+    """Sort the ids of a lookup, or raise an IndexError for one out of range."""
     ids = Sorted(structs)
     wrong = call("mixdim_sort", structs.layer, structs.ids, ids.rows, ids.values, ids.runs)
     structs.raise_if_wrong(wrong)
-    to = RowGradients(structs, ids)
-    layer, layout = structs.arguments, structs.layout
-    projections = [torch.empty_like(projection) for projection in layer.projections]
+    return ids
+
+
+def projection_gradients(structs: LayerStructs, to: RowGradients) -> list[Tensor]:
+    """Room for the gradients of all projections, for a kernel to fill."""
+    layout = structs.layout
+    projections = [torch.empty_like(projection) for projection in structs.arguments.projections]
     for n, projection in enumerate(projections, start=layout.lead):
         mine = np.flatnonzero(layout.number == n)
         to.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * layout.slot[mine]
+    return projections
+
+
+def weight_gradients(structs: LayerStructs, gradient: Tensor | int) -> list[Tensor]:
+    """From the gradient of the vectors (B, F, D) to those of all tables, then of all projections."""
+    ids = sort_ids(structs)
+    to = RowGradients(structs, ids)
+    projections = projection_gradients(structs, to)
     samples = None
     if structs.offsets is not None:
         samples = (bags_of(structs.offsets) % max(structs.batch, 1)).to(torch.int32)
     sorted_ids = (ids.runs, ids.rows, ids.values, samples)
     wrong = call("mixdim_backward", structs.layer, structs.ids, *sorted_ids, gradient, to.structs)
     structs.raise_if_wrong(wrong)
-    return [*to.of_tables(layer), *projections]
+    return [*to.of_tables(structs.arguments), *projections]
 
 
 def lookup(

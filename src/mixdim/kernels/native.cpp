@@ -15,6 +15,7 @@
 #include "interaction.h"
 #include "lookup.h"
 #include "scores.h"
+#include "split_back.h"
 
 using namespace mixdim;
 
@@ -55,7 +56,7 @@ int64_t for_tiles(const Layer& layer, const Ids& ids, const float* dense, int64_
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 2; }
+EXPORT int64_t mixdim_interface(int64_t) { return 3; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
@@ -190,6 +191,52 @@ EXPORT int64_t mixdim_lookup_interact_back(const Layer* layer, const Ids* ids, c
   return for_tiles(*layer, *ids, dense, threads, [&](const Interaction& from, int64_t s, InteractionScratch* scratch) {
     interact_back(from, s, gradient + s * from.columns(), dense_gradient, vectors_gradient, scratch);
   });
+}
+
+// The split form's part that follows from the weights alone, and that of the rows which occur: runs and rows are what
+// mixdim_sort wrote. Where all rows of a block are entries, runs may be null.
+EXPORT void mixdim_split_weights(const Layer* layer, const Split* split, const Run* runs, const uint32_t* rows,
+                                 int64_t threads) {
+  prepare_weights(*layer, *split, runs, rows, threads);
+}
+
+EXPORT void mixdim_split_entries(const Layer* layer, const Split* split, const Run* runs, const uint32_t* rows,
+                                 int64_t threads) {
+  prepare_entries(*layer, *split, runs, rows, threads);
+}
+
+// out (B, D + pairs). `work` has room for (chunks + 1, F, B).
+EXPORT void mixdim_split_interact(const Layer* layer, const Split* split, const Run* runs, const uint32_t* rows,
+                                  const uint32_t* values, const float* dense, float* work, float* out,
+                                  int64_t threads) {
+  const int64_t D = layer->base_dim, plane = layer->num_features * split->batch;
+  find_places(*layer, *split, runs, rows, values, threads);
+  matrix_product_in_parallel(split->batch, split->z_columns, D, rows_of(dense, D),
+                             transposed(rows_of(split->z_weight, D)), split->z, split->z_columns, false, threads);
+  dense_products(*layer, *split, runs, values, dense, work + plane, work, threads);
+  pairs(*layer, *split, dense, work, out, threads);
+}
+
+// The gradients of the dense vectors, of the touched rows and of the projections. The gradient of what was prepared
+// goes `offset` floats from it; `work` has room for (F, B).
+EXPORT void mixdim_split_back(const Layer* layer, const Split* split, const Run* runs, const uint32_t* rows,
+                              const uint32_t* values, const float* dense, const float* gradient, float* work,
+                              int64_t offset, float* dense_gradient, const BlockGradient* to, int64_t threads) {
+  const int64_t B = split->batch, D = layer->base_dim, F = layer->num_features, columns = D + F * (F + 1) / 2;
+  float *z_gradient = split->z + offset, *z_weight_gradient = split->z_weight + offset;
+  clear_gradients(*layer, *split, offset, threads);
+  pairs_back(*layer, *split, gradient, offset, z_gradient, work, threads);
+  dense_products_back(*layer, *split, runs, values, dense, work, gradient, columns, offset, dense_gradient, threads);
+  matrix_product_in_parallel(B, D, split->z_columns, rows_of(z_gradient, split->z_columns),
+                             rows_of(split->z_weight, D), dense_gradient, D, true, threads);
+  matrix_product_in_parallel(split->z_columns, D, B, transposed(rows_of(z_gradient, split->z_columns)),
+                             rows_of(dense, D), z_weight_gradient, D, false, threads);
+  weights_of_entries(*layer, *split, to, offset, threads);
+  mirror(split->gram + offset, split->columns, threads);
+  matrix_product_in_parallel(split->columns, D, split->columns, rows_of(split->gram + offset, split->columns),
+                             rows_of(split->q, split->stride), split->q + offset, split->stride, true, threads);
+  rows_of_entries(*layer, *split, to, offset, threads);
+  weights_of_q(*layer, *split, runs, rows, to, z_weight_gradient, offset, threads);
 }
 
 // Memory of the calling thread, at least `count` floats, kept from call to call: fresh memory costs a fault

@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixdim.kernels.forms import form_of
 from mixdim.kernels.interaction import lookup_interaction
+from mixdim.kernels.split import split_interaction
+from mixdim.kernels.structs import Lookup
 from mixdim.layer.ids import require_integers
 from mixdim.layer.interaction import check_interaction_shapes, dot_interaction, kernels_take
 from mixdim.layer.mixed_tables import MixedTables
@@ -60,6 +63,9 @@ class FeatureEmbeddings(MixedTables):
         check_interaction_shapes(dense.shape, (*ids.shape, self.base_dim))
         if torch.compiler.is_compiling() or not (self.takes_kernels(ids) and kernels_take(dense)):
             return dot_interaction(dense, look_up(self, ids))
+        form = self.kernel_part.split_form
+        if form_of(form, len(ids)) == "split":
+            return split_interaction(dense, Lookup(ids, None, None, self.kernel_arguments()), form)
         return lookup_interaction(dense, ids, self.kernel_arguments())
 
     @property

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mixdim.kernels.forms import SplitForm
 from mixdim.kernels.structs import Layout
 from mixdim.layer.bags import Bags
 from mixdim.layer.packing import Packing
@@ -55,6 +56,7 @@ class KernelPart:
         self.block_layout = torch.tensor(blocks, dtype=torch.int64, device="cpu")
         self.feature_layout = torch.tensor(features, dtype=torch.int64, device="cpu")
         self.layout = Layout(self.block_layout, self.feature_layout, packing.base_dim)
+        self.split_form = SplitForm(self.layout, packing.base_dim)
         served = sorted({block.feature for block in narrow})
 
         def tensor(numbers: Sequence[int | bool]) -> Tensor:
