@@ -212,7 +212,7 @@ EXPORT void mixdim_split_interact(const Layer* layer, const Split* split, const 
   const int64_t D = layer->base_dim, plane = layer->num_features * split->batch;
   find_places(*layer, *split, runs, rows, values, threads);
   matrix_product_in_parallel(split->batch, split->z_columns, D, rows_of(dense, D),
-                             transposed(rows_of(split->z_weight, D)), split->z, split->z_columns, false, threads);
+                             transposed(rows_of(split->z_weight, D)), split->z, split->z_columns, false, scratches(threads), threads);
   dense_products(*layer, *split, runs, values, dense, work + plane, work, threads);
   pairs(*layer, *split, dense, work, out, threads);
 }
@@ -228,13 +228,13 @@ EXPORT void mixdim_split_back(const Layer* layer, const Split* split, const Run*
   pairs_back(*layer, *split, gradient, offset, z_gradient, work, threads);
   dense_products_back(*layer, *split, runs, values, dense, work, gradient, columns, offset, dense_gradient, threads);
   matrix_product_in_parallel(B, D, split->z_columns, rows_of(z_gradient, split->z_columns),
-                             rows_of(split->z_weight, D), dense_gradient, D, true, threads);
+                             rows_of(split->z_weight, D), dense_gradient, D, true, scratches(threads), threads);
   matrix_product_in_parallel(split->z_columns, D, B, transposed(rows_of(z_gradient, split->z_columns)),
-                             rows_of(dense, D), z_weight_gradient, D, false, threads);
+                             rows_of(dense, D), z_weight_gradient, D, false, scratches(threads), threads);
   weights_of_entries(*layer, *split, to, offset, threads);
   mirror(split->gram + offset, split->columns, threads);
   matrix_product_in_parallel(split->columns, D, split->columns, rows_of(split->gram + offset, split->columns),
-                             rows_of(split->q, split->stride), split->q + offset, split->stride, true, threads);
+                             rows_of(split->q, split->stride), split->q + offset, split->stride, true, scratches(threads), threads);
   rows_of_entries(*layer, *split, to, offset, threads);
   weights_of_q(*layer, *split, runs, rows, to, z_weight_gradient, offset, threads);
 }

@@ -68,6 +68,13 @@ void in_parallel(int64_t tasks, int64_t threads, const Work& work) {
   for (int64_t task = 0; task < tasks; ++task) work(task);
 }
 
+// One for each thread, of the thread that calls.
+inline GemmScratch* scratches(int64_t threads) {
+  static thread_local std::vector<GemmScratch> kept;
+  if (static_cast<int64_t>(kept.size()) < threads) kept.resize(threads);
+  return kept.data();
+}
+
 // Some entries of a block.
 struct Piece {
   int64_t block, first, count;
@@ -129,9 +136,8 @@ void prepare_weights(const Layer& layer, const Split& split, const Run* runs, co
     float* q = split.q + own.column * stride;
     std::fill_n(q, own.stride() * stride, 0.0f);
     if (own.is_one_hot && block.projection) {
-      GemmScratch scratch;
-      matrix_product(own.width, D, block.width, rows_of(block.table, block.width), rows_of(block.projection, D), q,
-                     stride, false, &scratch);
+            matrix_product(own.width, D, block.width, rows_of(block.table, block.width), rows_of(block.projection, D), q,
+                     stride, false, scratches(1));
     } else if (own.is_one_hot || block.projection) {
       const float* from = own.is_one_hot ? block.table : block.projection;
       for (int64_t r = 0; r < own.width; ++r) std::memcpy(q + r * stride, from + r * D, D * sizeof(float));
@@ -148,10 +154,9 @@ void prepare_weights(const Layer& layer, const Split& split, const Run* runs, co
   constexpr int64_t kPanel = 48;
   const int64_t W = split.columns;
   in_parallel((W + kPanel - 1) / kPanel, threads, [&](int64_t panel) {
-    GemmScratch scratch;
-    const int64_t r = panel * kPanel;
+        const int64_t r = panel * kPanel;
     matrix_product(std::min(kPanel, W - r), W - r, D, rows_of(split.q + r * stride, stride),
-                   transposed(rows_of(split.q + r * stride, stride)), split.gram + r * W + r, W, false, &scratch);
+                   transposed(rows_of(split.q + r * stride, stride)), split.gram + r * W + r, W, false, scratches(1));
   });
 }
 
@@ -182,15 +187,14 @@ void prepare_entries(const Layer& layer, const Split& split, const Run* runs, co
   in_parallel(pieces.size(), threads, [&](int64_t task) {
     const Piece& piece = pieces[task];
     const SplitBlock& own = split.blocks[piece.block];
-    GemmScratch scratch;
-    const float* x = own.x + piece.first * own.stride();
+        const float* x = own.x + piece.first * own.stride();
     matrix_product(piece.count, split.columns - own.later, own.width, rows_of(x, own.stride()),
                    rows_of(split.gram + own.column * split.columns + own.later, split.columns),
-                   own.y + piece.first * own.y_stride, own.y_stride, false, &scratch);
+                   own.y + piece.first * own.y_stride, own.y_stride, false, scratches(1));
     if (!own.is_lifted) return;
     float* lifted = own.lifted + piece.first * split.stride;
     matrix_product(piece.count, D, own.width, rows_of(x, own.stride()), rows_of(split.q + own.column * split.stride, split.stride),
-                   lifted, split.stride, false, &scratch);
+                   lifted, split.stride, false, scratches(1));
     for (int64_t e = 0; e < piece.count; ++e) std::fill(lifted + e * split.stride + D, lifted + (e + 1) * split.stride, 0.0f);
   });
 }

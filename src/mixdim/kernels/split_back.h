@@ -49,14 +49,13 @@ void weights_of_entries(const Layer& layer, const Split& split, const BlockGradi
     const auto [b, first, count, of_projection] = tasks[task];
     const SplitBlock& own = split.blocks[b];
     const Matrix x = transposed(rows_of(own.x, own.stride()));
-    GemmScratch scratch;
     if (of_projection) {
       matrix_product(own.width, count, own.entries, x, rows_of(own.lifted + offset + first, split.stride),
-                     to[b].projection + first, D, false, &scratch);
+                     to[b].projection + first, D, false, scratches(1));
     } else {
       float* gram = split.gram + offset + own.column * split.columns + own.later + first;
       matrix_product(own.width, count, own.entries, x, rows_of(own.y + offset + first, own.y_stride), gram,
-                     split.columns, false, &scratch);
+                     split.columns, false, scratches(1));
     }
   });
 }
@@ -80,17 +79,16 @@ void rows_of_entries(const Layer& layer, const Split& split, const BlockGradient
   in_parallel(pieces.size(), threads, [&](int64_t task) {
     const Piece& piece = pieces[task];
     const SplitBlock& own = split.blocks[piece.block];
-    GemmScratch scratch;
     float* x = own.x + offset + piece.first * own.stride();
     matrix_product(piece.count, own.width, split.columns - own.later,
                    rows_of(own.y + offset + piece.first * own.y_stride, own.y_stride),
                    transposed(rows_of(split.gram + own.column * split.columns + own.later, split.columns)), x,
-                   own.stride(), true, &scratch);
+                   own.stride(), true, scratches(1));
     if (own.is_lifted) {
       matrix_product(piece.count, own.width, layer.base_dim,
                      rows_of(own.lifted + offset + piece.first * split.stride, split.stride),
                      transposed(rows_of(split.q + own.column * split.stride, split.stride)), x, own.stride(), true,
-                     &scratch);
+                     scratches(1));
     }
     float* values = to[piece.block].values + piece.first * own.width;
     for (int64_t e = 0; e < piece.count; ++e) {
@@ -123,7 +121,6 @@ void weights_of_q(const Layer& layer, const Split& split, const Run* runs, const
       }
       return;
     }
-    GemmScratch scratch;
     std::vector<float> rows_gradient;
     const float* of_rows = q;
     int64_t stride = split.stride;
@@ -132,9 +129,9 @@ void weights_of_q(const Layer& layer, const Split& split, const Run* runs, const
       of_rows = rows_gradient.data();
       stride = block.width;
       matrix_product(own.width, block.width, D, rows_of(q, split.stride), transposed(rows_of(block.projection, D)),
-                     rows_gradient.data(), block.width, false, &scratch);
+                     rows_gradient.data(), block.width, false, scratches(1));
       matrix_product(block.width, D, own.width, transposed(rows_of(block.table, block.width)),
-                     rows_of(q, split.stride), to[b].projection, D, false, &scratch);
+                     rows_of(q, split.stride), to[b].projection, D, false, scratches(1));
     }
     for (int64_t u = 0; u < unique; ++u) {
       const int64_t row = to[b].rows[u] - to[b].first_row;
