@@ -26,6 +26,8 @@ from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_
 
 RIVAL = "loop, bmm, SparseAdam"
 NUM_DENSE = 13
+MLPS = {"usual": ((512, 256, 64), (512, 256)), "small": ((128, 64), (128, 64))}  # hidden layers
+Hidden = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Batch(NamedTuple):
@@ -37,24 +39,25 @@ class Batch(NamedTuple):
 
 
 class Mlps(nn.Module):
-    """The two MLPs of DLRM."""
+    """The two MLPs of DLRM, with hidden layers of the given widths."""
 
-    def __init__(self, base_dim: int) -> None:
+    def __init__(self, base_dim: int, hidden: Hidden) -> None:
         super().__init__()
+        bottom, top = hidden
         slots = 1 + len(CRITEO_KAGGLE_ROWS)
         self.interaction_dim = base_dim + slots * (slots - 1) // 2
-        self.bottom = nn.Sequential(*mlp(NUM_DENSE, 512, 256, 64, base_dim))
-        self.top = nn.Sequential(*mlp(self.interaction_dim, 512, 256, 1)[:-1])  # logits: no ReLU
+        self.bottom = nn.Sequential(*mlp(NUM_DENSE, *bottom, base_dim))
+        self.top = nn.Sequential(*mlp(self.interaction_dim, *top, 1)[:-1])  # logits: no ReLU
 
 
 class Dlrm(nn.Module):
     """DLRM with the given embeddings, and the interaction of a dense vector with ids through them."""
 
     def __init__(
-        self, embeddings: nn.Module, interaction: Callable[[Tensor, Tensor], Tensor], base_dim: int
+        self, embeddings: nn.Module, interaction: Callable[[Tensor, Tensor], Tensor], mlps: Mlps
     ) -> None:
         super().__init__()
-        self.embeddings, self.interaction, self.mlps = embeddings, interaction, Mlps(base_dim)
+        self.embeddings, self.interaction, self.mlps = embeddings, interaction, mlps
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the logits: (batch,)."""
@@ -87,27 +90,27 @@ def model_step(model: Dlrm, optimizers: list[Optimizer], batches: list[Batch]) -
     return training_step(forward_backward, batches, optimizers)
 
 
-def mixdim_amsgrad(plan: mixdim.Plan, batches: list[Batch]) -> Step:
+def mixdim_amsgrad(plan: mixdim.Plan, hidden: Hidden, batches: list[Batch]) -> Step:
     layer = mixdim.FeatureEmbeddings(plan, sparse=True)
-    model = Dlrm(layer, layer.interact, plan.base_dim)
+    model = Dlrm(layer, layer.interact, Mlps(plan.base_dim, hidden))
     return model_step(model, [mixdim.SparseAMSGrad(model.parameters(), lr=LEARNING_RATE)], batches)
 
 
-def loop_sparse_adam(plan: mixdim.Plan, batches: list[Batch]) -> Step:
-    layer = LoopOverFeatures(plan)
-    model = Dlrm(layer, lambda dense, ids: bmm_interaction(dense, layer(ids)), plan.base_dim)
+def loop_sparse_adam(plan: mixdim.Plan, hidden: Hidden, batches: list[Batch]) -> Step:
+    layer, mlps = LoopOverFeatures(plan), Mlps(plan.base_dim, hidden)
+    model = Dlrm(layer, lambda dense, ids: bmm_interaction(dense, layer(ids)), mlps)
     return model_step(model, sparse_adam(model, layer.tables), batches)
 
 
-def fbgemm_adagrad(plan: mixdim.Plan, batches: list[Batch]) -> Step:
-    layer = FbgemmTables(plan, learning_rate=LEARNING_RATE)
-    model = Dlrm(layer, lambda dense, ids: bmm_interaction(dense, layer(ids)), plan.base_dim)
+def fbgemm_adagrad(plan: mixdim.Plan, hidden: Hidden, batches: list[Batch]) -> Step:
+    layer, mlps = FbgemmTables(plan, learning_rate=LEARNING_RATE), Mlps(plan.base_dim, hidden)
+    model = Dlrm(layer, lambda dense, ids: bmm_interaction(dense, layer(ids)), mlps)
     return model_step(model, [amsgrad(model.parameters())], batches)
 
 
-def mlps_alone(base_dim: int, batches: list[Batch]) -> Step:
+def mlps_alone(base_dim: int, hidden: Hidden, batches: list[Batch]) -> Step:
     """Train the two MLPs, with nothing between them: all that a faster layer cannot save."""
-    mlps = Mlps(base_dim)
+    mlps = Mlps(base_dim, hidden)
     batch_size = len(batches[0].ids)
     pull = torch.randn(batch_size, base_dim)
     interactions = torch.randn(batch_size, mlps.interaction_dim, requires_grad=True)
@@ -128,22 +131,26 @@ def main() -> None:
     parser.add_argument("--base-dim", type=int, default=32)
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument(
+        "--mlps", choices=MLPS, default="usual", help="hidden layers 512-256-64 and 512-256, or 128-64 each"
+    )
+    parser.add_argument(
         "--with-fbgemm", action="store_true", help="also FBGEMM, which must be installed"
     )
     options = parser.parse_args()
     warnings.simplefilter("ignore", mixdim.FloorWarning)  # a shape to compare, not advice
     plan = mixdim.plan(CRITEO_KAGGLE_ROWS, temperature=options.temperature, base_dim=options.base_dim)
+    hidden = MLPS[options.mlps]
     contenders = {
-        "mixdim, SparseAMSGrad": partial(mixdim_amsgrad, plan),
-        RIVAL: partial(loop_sparse_adam, plan),
-        "limit: MLPs alone": partial(mlps_alone, options.base_dim),
+        "mixdim, SparseAMSGrad": partial(mixdim_amsgrad, plan, hidden),
+        RIVAL: partial(loop_sparse_adam, plan, hidden),
+        "limit: MLPs alone": partial(mlps_alone, options.base_dim, hidden),
     }
     if options.with_fbgemm:
         import_fbgemm()
-        contenders["FBGEMM, bmm, Adagrad"] = partial(fbgemm_adagrad, plan)
+        contenders["FBGEMM, bmm, Adagrad"] = partial(fbgemm_adagrad, plan, hidden)
     title = (
         f"DLRM, temperature {options.temperature:g}, base_dim {options.base_dim}, "
-        f"batch {options.batch_size}: {plan.num_parameters:,} parameters in the layer"
+        f"batch {options.batch_size}, {options.mlps} MLPs: {plan.num_parameters:,} parameters in the layer"
     )
     run([Contest(title, partial(make_batches, options.batch_size), contenders, RIVAL)], options)
 

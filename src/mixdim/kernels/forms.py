@@ -7,7 +7,6 @@ matrices (see split.h). Both are exact. Knows nothing about tensors.
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -21,13 +20,14 @@ CHUNK = 32  # kChunk32 of split.h
 
 # What things cost beside a multiply-add of a large matrix product, measured on two cores with AVX2.
 DENSE = 2.0  # one number of a dense vector with a lifted row, there and back
-PAIR, PAIR_VECTOR = 25.0, 12.0  # a pair of features of a sample, and each vector of its product
+PAIR = 25.0  # a vector of the product of two features of a sample, there and back
 FUSED_PAIR = 100.0
 
 
 def padded(width: np.ndarray) -> np.ndarray:
-    """Rounded up to a whole number of vectors."""
-    return (width + LANES - 1) // LANES * LANES
+    """Rounded up to a whole number of vectors: to 1, 2, or a multiple of 4 of them."""
+    part = np.where(width <= LANES, LANES, np.where(width <= 2 * LANES, 2 * LANES, 4 * LANES))
+    return (width + part - 1) // part * part
 
 
 class SplitForm:
@@ -40,39 +40,56 @@ class SplitForm:
         self.layout, self.base_dim = layout, base_dim
         self.feature, starts, ends, self.dim, *_ = layout.blocks.T
         self.sizes = ends - starts
-        # With hardly more rows than numbers in a row, each row gets a column of its own.
-        self.is_one_hot = self.sizes <= 2 * self.dim
+        self.num_features = len(layout.features)
+        # With hardly more rows than numbers in a row, each row gets a column of its own: one-hot. If all
+        # blocks of a feature can be; these features come first.
+        wide = np.bincount(self.feature, self.sizes > 2 * self.dim)
+        self.is_one_hot = (wide == 0)[self.feature]
+        self.num_one_hot = int((wide == 0).sum())
         self.width = np.where(self.is_one_hot, self.sizes, self.dim)
         self.is_lifted = self.is_one_hot | (self.dim > LANES)
-        self.num_features = len(layout.features)
-        # One-hot features first, then wide ones: their rows are few, and they meet all later columns.
-        per_feature = np.bincount(self.feature)
-        mean_width = np.bincount(self.feature, padded(self.width)) / per_feature
-        one_hot = np.bincount(self.feature, self.is_one_hot) == per_feature
-        self.order = np.lexsort((-mean_width, ~one_hot))
-        self.position = np.argsort(self.order)[self.feature]
-        by_position = np.argsort(self.position, kind="stable")
-        ends_of_columns = np.cumsum(padded(self.width)[by_position])
-        self.column = np.empty_like(self.width)
-        self.column[by_position] = ends_of_columns - padded(self.width)[by_position]
-        self.columns = int(ends_of_columns[-1])
-        last = np.zeros(self.num_features, np.int64)
-        np.maximum.at(last, self.position, self.column + padded(self.width))
-        self.later = last[self.position]
         z_width = np.where(self.is_lifted, 0, self.width)
         self.z_column = np.where(self.is_lifted, -1, np.cumsum(z_width) - z_width)
         self.z_columns = int(z_width.sum())
+        self.padded = np.where(self.is_one_hot, (self.width + LANES - 1) // LANES * LANES, padded(self.width))
+        # Then wide ones: their rows are few, and they meet all later columns. Bands are of any width, and
+        # come last, vector by vector.
+        num_blocks = np.bincount(self.feature)
+        mean_width = np.bincount(self.feature, self.padded) / num_blocks
+        self.order = np.lexsort((-mean_width, num_blocks > 1, wide > 0))
+        self.position = np.argsort(self.order)[self.feature]
+        self._place_columns()
+        self._place_elements()
         self.stride = (base_dim + CHUNK - 1) // CHUNK * CHUNK
 
-    @cached_property
-    def pair_columns(self) -> np.ndarray:
-        """Where the product of positions j and i < j goes, then of j and the dense vector, for all j."""
-        numbers = np.arange(self.num_features)
-        j, i = np.tril_indices(self.num_features)
-        slots = np.stack([self.order[j] + 1, np.where(i == j, 0, self.order[i] + 1)])
-        high, low = slots.max(0), slots.min(0)
-        assert len(numbers) == 0 or low.min() == 0
-        return self.base_dim + high * (high - 1) // 2 + low
+    def _place_columns(self) -> None:
+        """Put the columns of one feature after those of another; narrow ones begin after one that is 0."""
+        widths, self.column = self.padded, np.zeros_like(self.width)
+        zero = LANES if self.num_one_hot else 0
+        by_position = np.argsort(self.position, kind="stable")
+        starts = np.cumsum(widths[by_position]) - widths[by_position]
+        self.column[by_position] = starts + np.where(self.is_one_hot[by_position], 0, zero)
+        self.columns = int(widths.sum()) + zero
+        self.narrow = int((widths * self.is_one_hot).sum()) + zero
+        self.later = np.zeros(self.num_features, np.int64)
+        np.maximum.at(self.later, self.position, self.column + widths)
+
+    def _place_elements(self) -> None:
+        """Say where products go: see split_pairs.h."""
+        hot, positions, num_blocks = self.num_one_hot, np.arange(self.num_features), np.bincount(self.position)
+        narrow = np.argsort(self.column)[self.is_one_hot.sum() :]
+        vectors = self.padded[narrow] // LANES
+        size = np.where(num_blocks[self.position[narrow]] > 1, 1, np.minimum(vectors, 4))  # vectors of an element
+        owner, size = (np.repeat(values, vectors // size) for values in (self.position[narrow], size))
+        later = [np.concatenate([positions[i + 1 : hot], owner[owner > i]]) for i in positions]
+        sizes = [[(size[owner > i] == n).sum() for n in (4, 2, 1)] for i in positions]
+        self.elements = np.array(sizes, np.int64)
+        self.element_start = np.cumsum([0, *map(len, later)])
+        self.num_elements = int(self.element_start[-1])
+        slots = self.order + 1
+        columns = [_pair_column(slots[i], slots[js]) for i, js in enumerate(later)]
+        self.element_column = (self.base_dim + np.concatenate(columns)).astype(np.int32)
+        self.dense_column = self.base_dim + _pair_column(slots, np.zeros_like(slots))
 
     def cost(self, batch: int) -> float:
         """Of a training step, in multiply-adds of a large matrix product."""
@@ -80,11 +97,10 @@ class SplitForm:
         hits = batch / np.bincount(self.feature)[self.feature]  # bands have about equal mass
         entries = np.minimum(self.sizes, hits)
         grams = 1.5 * W * W * D
-        y = 3 * (~self.is_one_hot * entries * self.width * (W - self.later)).sum()
+        y = 3 * (~self.is_one_hot * entries * self.width * (W - self.later[self.position])).sum()
         lifted = 3 * (self.is_lifted * np.where(self.is_one_hot, self.sizes, entries) * self.dim).sum() * D
         dense = 3 * D * (hits * np.where(self.is_lifted, DENSE, self.width)).sum()
-        vectors = hits * np.where(self.is_one_hot, 0, padded(self.width) / LANES) * self.position
-        pairs = PAIR_VECTOR * vectors.sum() + PAIR * batch * self.num_features * (self.num_features + 1) / 2
+        pairs = PAIR * batch * self.num_elements
         return float(grams + y + lifted + dense + pairs)
 
     def fused_cost(self, batch: int) -> float:
@@ -94,6 +110,12 @@ class SplitForm:
         lifting = (2.6 * hits * self.dim + 2 * np.minimum(self.sizes, hits) * self.dim).sum() * D
         pairs = batch * (2.55 * D * slots**2 + FUSED_PAIR * slots * (slots - 1) / 2)
         return float(lifting + pairs + 16 * batch * self.num_features * D)
+
+
+def _pair_column(slots: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Where dot_interaction puts the product of two slots, after the dense vector, which is slot 0."""
+    high = np.maximum(slots, others)
+    return high * (high - 1) // 2 + np.minimum(slots, others)
 
 
 def form_of(split: SplitForm, batch: int) -> Form:

@@ -214,18 +214,20 @@ EXPORT void mixdim_split_interact(const Layer* layer, const Split* split, const 
   matrix_product_in_parallel(split->batch, split->z_columns, D, rows_of(dense, D),
                              transposed(rows_of(split->z_weight, D)), split->z, split->z_columns, false, scratches(threads), threads);
   dense_products(*layer, *split, runs, values, dense, work + plane, work, threads);
-  pairs(*layer, *split, dense, work, out, threads);
+  pairs(*split, dense, work, out, threads);
 }
 
 // The gradients of the dense vectors, of the touched rows and of the projections. The gradient of what was prepared
-// goes `offset` floats from it; `work` has room for (F, B).
+// goes `offset` floats from it; `work` has room for what PairGradients holds, one after the other.
 EXPORT void mixdim_split_back(const Layer* layer, const Split* split, const Run* runs, const uint32_t* rows,
                               const uint32_t* values, const float* dense, const float* gradient, float* work,
-                              int64_t offset, float* dense_gradient, const BlockGradient* to, int64_t threads) {
+                              int64_t num_elements, int64_t offset, float* dense_gradient, const BlockGradient* to, int64_t threads) {
   const int64_t B = split->batch, D = layer->base_dim, F = layer->num_features, columns = D + F * (F + 1) / 2;
   float *z_gradient = split->z + offset, *z_weight_gradient = split->z_weight + offset;
-  clear_gradients(*layer, *split, offset, threads);
-  pairs_back(*layer, *split, gradient, offset, z_gradient, work, threads);
+  clear_gradients(*split, offset, threads);
+  float *elements = work + F * B, *x = elements + B * num_elements, *of_x = x + B * (split->columns - split->narrow);
+  const PairGradients sorted{work, elements, x, of_x};
+  pairs_back(*layer, *split, runs, values, gradient, offset, z_gradient, sorted, threads);
   dense_products_back(*layer, *split, runs, values, dense, work, gradient, columns, offset, dense_gradient, threads);
   matrix_product_in_parallel(B, D, split->z_columns, rows_of(z_gradient, split->z_columns),
                              rows_of(split->z_weight, D), dense_gradient, D, true, scratches(threads), threads);

@@ -24,7 +24,8 @@ constexpr int64_t kPiece = 256;   // entries of a block that are one task
 
 struct SplitBlock {
   int64_t position;       // of its feature in the order
-  int64_t column, width;  // its columns, of which the next block's are a whole number of vectors away
+  int64_t column, width;  // its columns
+  int64_t stride;         // where the next block's begin: a whole number of vectors later
   int64_t later;          // where the columns of later features begin
   int64_t is_one_hot;
   int64_t is_lifted;           // or else it has columns of z:
@@ -32,12 +33,15 @@ struct SplitBlock {
   int64_t has_all_rows;        // whether all its rows are entries
   int64_t is_ready;            // whether x, y and lifted are there already
   int64_t entries;
-  float* x;                    // (entries, padded width); null if one-hot
+  float* x;                    // (entries, stride); null if one-hot
   float* y;                    // (entries, W - later)
   int64_t y_stride;
   float* lifted;               // (entries, D, padded); null if not lifted
+};
 
-  int64_t stride() const { return padded(width); }
+// How many elements of 4, 2 and 1 vectors a position has: see split_pairs.h.
+struct Elements {
+  int64_t of_four, of_two, of_one;
 };
 
 // Which entry of which block a sample has of a feature; block -1 for padding.
@@ -47,15 +51,22 @@ struct Place {
 };
 
 struct Split {
-  const SplitBlock* blocks;    // in the order of the layer's blocks
-  const int64_t* order;        // (F,) the features
-  const int64_t* pair_column;  // (F * (F + 1) / 2,) where positions (j, i <= j) go in the output; (j, j) is j with dense
-  int64_t columns, z_columns, stride, batch;
+  const SplitBlock* blocks;       // in the order of the layer's blocks
+  const int64_t* order;           // (F,) the features, one-hot ones first
+  const int64_t* later;           // (F,) where the columns of features after each position begin
+  const Elements* elements;       // (F,)
+  const int64_t* element_start;   // (F + 1,) how many elements the positions before have, one-hot ones included
+  const int64_t* dense_column;    // (F,) where the product of each with the dense vector goes in the output
+  const int32_t* element_column;  // where elements go
+  int64_t features, hot, batch, base_dim;
+  int64_t columns, narrow;      // narrow columns, of features that are not one-hot, are last; a vector of zeros before them
+  int64_t z_columns, stride;
   float* q;            // (W, stride)
   float* gram;         // (W, W): what is right of the diagonal
   float* z_weight;     // (z_columns, D)
   float* z;            // (B, z_columns)
-  Place* places;       // (F, B), by position
+  Place* places;          // (B, F), by position
+  uint32_t* hot_columns;  // (B, one-hot features): the column of each, with padding one that is always zero
   uint32_t* entry_of;  // the entry of each sorted value
 
   int64_t chunks() const { return stride / kChunk32; }
@@ -102,8 +113,8 @@ inline Matrix rows_of(const float* data, int64_t stride) { return {data, stride,
 void find_places(const Layer& layer, const Split& split, const Run* runs, const uint32_t* rows, const uint32_t* values,
                  int64_t threads) {
   in_parallel(layer.num_features, threads, [&](int64_t position) {
-    Place* places = split.places + position * split.batch;
-    std::fill_n(places, split.batch, Place{-1, 0});
+    Place* places = split.places + position;
+    for (int64_t s = 0; s < split.batch; ++s) places[s * layer.num_features].block = -1;
     const Feature& feature = layer.features[split.order[position]];
     for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
       const Run& run = runs[b];
@@ -111,8 +122,13 @@ void find_places(const Layer& layer, const Split& split, const Run* runs, const 
       for (int64_t i = run.first; i < run.first + run.count; ++i) {
         unique += i > run.first && rows[i] != rows[i - 1];
         split.entry_of[i] = split.blocks[b].has_all_rows ? rows[i] : unique;
-        places[values[i]] = {static_cast<int32_t>(b), split.entry_of[i]};
+        places[values[i] * layer.num_features] = {static_cast<int32_t>(b), split.entry_of[i]};
       }
+    }
+    for (int64_t s = 0; position < split.hot && s < split.batch; ++s) {
+      const Place& place = places[s * layer.num_features];
+      const int64_t column = place.block < 0 ? split.narrow - kLanes : split.blocks[place.block].column + place.entry;
+      split.hot_columns[s * split.hot + position] = static_cast<uint32_t>(column);
     }
   });
 }
@@ -134,7 +150,7 @@ void prepare_weights(const Layer& layer, const Split& split, const Run* runs, co
     const Block& block = layer.blocks[b];
     const SplitBlock& own = split.blocks[b];
     float* q = split.q + own.column * stride;
-    std::fill_n(q, own.stride() * stride, 0.0f);
+    std::fill_n(q, own.stride * stride, 0.0f);
     if (own.is_one_hot && block.projection) {
             matrix_product(own.width, D, block.width, rows_of(block.table, block.width), rows_of(block.projection, D), q,
                      stride, false, scratches(1));
@@ -151,6 +167,7 @@ void prepare_weights(const Layer& layer, const Split& split, const Run* runs, co
       }
     }
   });
+  if (split.hot) std::fill_n(split.q + (split.narrow - kLanes) * stride, kLanes * stride, 0.0f);
   constexpr int64_t kPanel = 48;
   const int64_t W = split.columns;
   in_parallel((W + kPanel - 1) / kPanel, threads, [&](int64_t panel) {
@@ -168,9 +185,9 @@ void prepare_entries(const Layer& layer, const Split& split, const Run* runs, co
     if (own.is_one_hot || own.is_ready) return;
     const Block& block = layer.blocks[b];
     const auto copy = [&](int64_t entry, int64_t row) {
-      float* to = own.x + entry * own.stride();
+      float* to = own.x + entry * own.stride;
       std::memcpy(to, block.table + row * block.width, block.width * sizeof(float));
-      std::fill(to + block.width, to + own.stride(), 0.0f);
+      std::fill(to + block.width, to + own.stride, 0.0f);
     };
     if (own.has_all_rows) {
       for (int64_t row = 0; row < own.entries; ++row) copy(row, row);
@@ -187,13 +204,13 @@ void prepare_entries(const Layer& layer, const Split& split, const Run* runs, co
   in_parallel(pieces.size(), threads, [&](int64_t task) {
     const Piece& piece = pieces[task];
     const SplitBlock& own = split.blocks[piece.block];
-        const float* x = own.x + piece.first * own.stride();
-    matrix_product(piece.count, split.columns - own.later, own.width, rows_of(x, own.stride()),
+        const float* x = own.x + piece.first * own.stride;
+    matrix_product(piece.count, split.columns - own.later, own.width, rows_of(x, own.stride),
                    rows_of(split.gram + own.column * split.columns + own.later, split.columns),
                    own.y + piece.first * own.y_stride, own.y_stride, false, scratches(1));
     if (!own.is_lifted) return;
     float* lifted = own.lifted + piece.first * split.stride;
-    matrix_product(piece.count, D, own.width, rows_of(x, own.stride()), rows_of(split.q + own.column * split.stride, split.stride),
+    matrix_product(piece.count, D, own.width, rows_of(x, own.stride), rows_of(split.q + own.column * split.stride, split.stride),
                    lifted, split.stride, false, scratches(1));
     for (int64_t e = 0; e < piece.count; ++e) std::fill(lifted + e * split.stride + D, lifted + (e + 1) * split.stride, 0.0f);
   });

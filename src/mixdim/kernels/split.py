@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mixdim.kernels.forms import SplitForm, padded
+from mixdim.kernels.forms import SplitForm
 from mixdim.kernels.library import address, call, outside_of_graphs
 from mixdim.kernels.lookup import RowGradients, Sorted, projection_gradients, sort_ids
 from mixdim.kernels.pool import Borrowed
@@ -40,21 +40,22 @@ class Prepared:
     def __init__(self, form: SplitForm, batch: int, uniques: np.ndarray) -> None:
         room, num_values = Room(), form.num_features * batch
         entries = np.where(form.is_one_hot, form.sizes, uniques)
-        later = form.columns - form.later
+        later = form.columns - form.later[form.position]
         q, gram = room.take(form.columns * form.stride), room.take(form.columns**2)
         z_weight, z = room.take(form.z_columns * form.base_dim), room.take(form.z_columns * batch)
         arrays = np.zeros((len(entries), 3), np.int64)  # x, y, lifted
         for b in np.flatnonzero(~form.is_one_hot):
-            arrays[b, 0] = room.take(int(entries[b] * padded(form.width[b])))
+            arrays[b, 0] = room.take(int(entries[b] * form.padded[b]))
             arrays[b, 1] = room.take(int(entries[b] * later[b]))
             if form.is_lifted[b]:
                 arrays[b, 2] = room.take(int(entries[b] * form.stride))
         # Of one-hot blocks, y and the lifted rows are rows of the Gram matrix and of Q.
         hot = form.is_one_hot
-        arrays[hot, 1] = gram + form.column[hot] * form.columns + form.later[hot]
+        arrays[hot, 1] = gram + form.column[hot] * form.columns + form.later[form.position[hot]]
         arrays[hot, 2] = q + form.column[hot] * form.stride
         self.num_floats = room.size  # what has a gradient; places and entries have none
         places, entry_of = room.take(2 * num_values), room.take(num_values)
+        hot_columns = room.take(form.num_one_hot * batch)
         self.memory = Borrowed(room.size)
         at = self.memory.address
         arrays = at() + 4 * arrays
@@ -62,14 +63,16 @@ class Prepared:
         arrays[~form.is_lifted, 2] = 0
         y_stride = np.where(hot, form.columns, later)
         columns = [
-            form.position, form.column, form.width, form.later, hot, form.is_lifted, form.z_column,
+            form.position, form.column, form.width, form.padded, form.later[form.position], hot, form.is_lifted, form.z_column,
             hot, np.zeros_like(entries), entries, arrays[:, 0], arrays[:, 1], y_stride, arrays[:, 2],
         ]  # fmt: skip
         self.blocks = np.ascontiguousarray(np.stack(columns, axis=1).astype(np.int64))
-        self.order, self.pair_columns = form.order, form.pair_columns
-        pointers = (address(self.blocks), address(self.order), address(self.pair_columns))
-        sizes = (form.columns, form.z_columns, form.stride, batch)
-        parts = (at(q), at(gram), at(z_weight), at(z), at(places), at(entry_of))
+        self.form = form  # keeps what its arrays point to
+        described = (form.order, form.later, form.elements, form.element_start, form.dense_column, form.element_column)
+        pointers = (address(self.blocks), *map(address, described))
+        sizes = (form.num_features, form.num_one_hot, batch, form.base_dim)
+        sizes += (form.columns, form.narrow, form.z_columns, form.stride)
+        parts = (at(q), at(gram), at(z_weight), at(z), at(places), at(hot_columns), at(entry_of))
         self.struct = np.array([*pointers, *sizes, *parts], np.int64)
 
 
@@ -125,11 +128,12 @@ def _backward(
     to = RowGradients(structs, ids)
     projections = projection_gradients(structs, to)
     dense_gradient = torch.empty_like(dense)
-    memory, work = Borrowed(prepared.num_floats), Borrowed(form.num_features * structs.batch)
+    per_sample = form.num_features + form.num_elements + 2 * (form.columns - form.narrow)
+    memory, work = Borrowed(prepared.num_floats), Borrowed(per_sample * structs.batch)
     offset = (memory.address() - prepared.memory.address()) // 4
     call(
         "mixdim_split_back",
         *(structs.layer, prepared.struct, ids.runs, ids.rows, ids.values, dense, gradient),
-        *(work.address(), offset, dense_gradient, to.structs),
+        *(work.address(), form.num_elements, offset, dense_gradient, to.structs),
     )
     return [dense_gradient, *to.of_tables(asked.layer), *projections]

@@ -8,21 +8,17 @@
 
 namespace mixdim {
 
-// All gradients to which something is added begin at zero.
-void clear_gradients(const Layer& layer, const Split& split, int64_t offset, int64_t threads) {
-  const int64_t W = split.columns;
-  in_parallel(layer.num_blocks, threads, [&](int64_t b) {
-    const SplitBlock& own = split.blocks[b];
-    std::fill_n(split.q + offset + own.column * split.stride, own.stride() * split.stride, 0.0f);
-    std::fill_n(split.gram + offset + own.column * W, own.stride() * W, 0.0f);
-    if (own.is_one_hot) return;
-    std::fill_n(own.x + offset, own.entries * own.stride(), 0.0f);
-    std::fill_n(own.y + offset, own.entries * own.y_stride, 0.0f);
-  });
-  in_parallel(threads, threads, [&](int64_t t) {
-    const int64_t all = split.batch * split.z_columns, first = all * t / threads;
-    std::fill_n(split.z + offset + first, all * (t + 1) / threads - first, 0.0f);
-  });
+// All gradients to which something is added, or that not every sample has, begin at zero.
+void clear_gradients(const Split& split, int64_t offset, int64_t threads) {
+  const auto clear = [&](float* values, int64_t count) {
+    in_parallel(threads, threads, [&](int64_t t) {
+      const int64_t first = count * t / threads;
+      std::fill_n(values + offset + first, count * (t + 1) / threads - first, 0.0f);
+    });
+  };
+  clear(split.q, split.columns * split.stride);
+  clear(split.gram, split.columns * split.columns);
+  clear(split.z, split.batch * split.z_columns);
 }
 
 // A product of matrices in columns of the result, so that several threads share what one block asks for.
@@ -48,7 +44,7 @@ void weights_of_entries(const Layer& layer, const Split& split, const BlockGradi
   in_parallel(tasks.size(), threads, [&](int64_t task) {
     const auto [b, first, count, of_projection] = tasks[task];
     const SplitBlock& own = split.blocks[b];
-    const Matrix x = transposed(rows_of(own.x, own.stride()));
+    const Matrix x = transposed(rows_of(own.x, own.stride));
     if (of_projection) {
       matrix_product(own.width, count, own.entries, x, rows_of(own.lifted + offset + first, split.stride),
                      to[b].projection + first, D, false, scratches(1));
@@ -79,20 +75,20 @@ void rows_of_entries(const Layer& layer, const Split& split, const BlockGradient
   in_parallel(pieces.size(), threads, [&](int64_t task) {
     const Piece& piece = pieces[task];
     const SplitBlock& own = split.blocks[piece.block];
-    float* x = own.x + offset + piece.first * own.stride();
+    float* x = own.x + offset + piece.first * own.stride;
     matrix_product(piece.count, own.width, split.columns - own.later,
                    rows_of(own.y + offset + piece.first * own.y_stride, own.y_stride),
                    transposed(rows_of(split.gram + own.column * split.columns + own.later, split.columns)), x,
-                   own.stride(), true, scratches(1));
+                   own.stride, true, scratches(1));
     if (own.is_lifted) {
       matrix_product(piece.count, own.width, layer.base_dim,
                      rows_of(own.lifted + offset + piece.first * split.stride, split.stride),
-                     transposed(rows_of(split.q + own.column * split.stride, split.stride)), x, own.stride(), true,
+                     transposed(rows_of(split.q + own.column * split.stride, split.stride)), x, own.stride, true,
                      scratches(1));
     }
     float* values = to[piece.block].values + piece.first * own.width;
     for (int64_t e = 0; e < piece.count; ++e) {
-      std::memcpy(values + e * own.width, x + e * own.stride(), own.width * sizeof(float));
+      std::memcpy(values + e * own.width, x + e * own.stride, own.width * sizeof(float));
     }
   });
 }

@@ -9,6 +9,8 @@
 
 namespace mixdim {
 
+constexpr int kVectors = kChunk32 / kLanes;
+
 // to[n] = the sum of the lanes of v[n].
 inline Vector add_lanes_of_8(const Vector* v) {
   typedef int32_t Lanes __attribute__((vector_size(32)));
@@ -25,6 +27,12 @@ inline Vector add_lanes_of_8(const Vector* v) {
   return pair(four[0], four[1], Lanes{0, 1, 2, 3, 8, 9, 10, 11}, Lanes{4, 5, 6, 7, 12, 13, 14, 15});
 }
 
+// Rows of one chunk are far apart, and entries come one after the other.
+constexpr int64_t kRowsAhead = 6;
+inline void prefetch_chunk(const float* row) {
+  for (int64_t c = 0; c < kChunk32; c += 16) __builtin_prefetch(row + c);
+}
+
 // Columns first to first + 32 of a matrix of D columns, zeros beyond them.
 inline void pack_columns(const float* matrix, int64_t row_stride, int64_t rows, int64_t D, int64_t first, float* to) {
   const int64_t count = std::min(kChunk32, D - first);
@@ -36,6 +44,45 @@ inline void pack_columns(const float* matrix, int64_t row_stride, int64_t rows, 
       std::memcpy(to, from, count * sizeof(float));
       std::fill(to + count, to + kChunk32, 0.0f);
     }
+  }
+}
+
+// One-hot features have few rows, which stay in the cache: they go sample by sample, all at once. q is their first row's
+// chunk.
+void hot_products(const Split& split, const float* q, const float* packed, float* to) {
+  for (int64_t s = 0; s < split.batch; ++s, packed += kChunk32) {
+    const uint32_t* columns = split.hot_columns + s * split.hot;
+    for (int64_t first = 0; first < split.hot; first += kLanes) {
+      const int64_t count = std::min(kLanes, split.hot - first);
+      Vector sums[kLanes];
+      for (int64_t n = 0; n < kLanes; ++n) {
+        const float* row = q + columns[first + std::min(n, count - 1)] * split.stride;
+        sums[n] = load(row) * load(packed);
+        for (int v = 1; v < kVectors; ++v) sums[n] += load(row + v * kLanes) * load(packed + v * kLanes);
+      }
+      const Vector found = add_lanes_of_8(sums);
+      for (int64_t n = 0; n < count; ++n) to[(first + n) * split.batch + s] = found[n];
+    }
+  }
+}
+
+void hot_products_back(const Split& split, float* q, const float* products, const float* packed, int64_t offset,
+                       float* back) {
+  for (int64_t s = 0; s < split.batch; ++s, packed += kChunk32, back += kChunk32) {
+    Vector x[kVectors], sum[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      x[v] = load(packed + v * kLanes);
+      sum[v] = load(back + v * kLanes);
+    }
+    for (int64_t i = 0; i < split.hot; ++i) {
+      float* row = q + split.hot_columns[s * split.hot + i] * split.stride;
+      const float g = products[i * split.batch + s];
+      for (int v = 0; v < kVectors; ++v) {
+        sum[v] += g * load(row + v * kLanes);
+        store(row + offset + v * kLanes, load(row + offset + v * kLanes) + g * x[v]);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) store(back + v * kLanes, sum[v]);
   }
 }
 
@@ -52,9 +99,10 @@ void dense_products(const Layer& layer, const Split& split, const Run* runs, con
       pack_columns(dense, D, B, D, chunk * kChunk32, packed.data());
       float* to = partial + chunk * F * B;
       std::fill_n(to, F * B, 0.0f);
+      hot_products(split, split.q + chunk * kChunk32, packed.data(), to);
       for (int64_t b = 0; b < layer.num_blocks; ++b) {
         const SplitBlock& own = split.blocks[b];
-        if (!own.is_lifted) continue;
+        if (own.is_one_hot || !own.is_lifted) continue;
         float* of_feature = to + own.position * B;
         const float* lifted = own.lifted + chunk * kChunk32;
         const int64_t end = runs[b].first + runs[b].count;
@@ -64,8 +112,8 @@ void dense_products(const Layer& layer, const Split& split, const Run* runs, con
           for (int64_t n = 0; n < count; ++n) {
             const float* x = packed.data() + values[i + n] * kChunk32;
             const float* v = lifted + split.entry_of[i + n] * split.stride;
-            sums[n] = (load(x) * load(v) + load(x + 8) * load(v + 8)) +
-                      (load(x + 16) * load(v + 16) + load(x + 24) * load(v + 24));
+            prefetch_chunk(v + kRowsAhead * split.stride);
+            for (int64_t c = 0; c < kChunk32; c += kLanes) sums[n] += load(x + c) * load(v + c);
           }
           const Vector found = add_lanes_of_8(sums);
           for (int64_t n = 0; n < count; ++n) of_feature[values[i + n]] = found[n];
@@ -98,27 +146,33 @@ void dense_products_back(const Layer& layer, const Split& split, const Run* runs
       const int64_t first = chunk * kChunk32;
       pack_columns(dense, D, B, D, first, packed.data());
       pack_columns(gradient, gradient_stride, B, D, first, sums.data());
+      hot_products_back(split, split.q + first, products, packed.data(), offset, sums.data());
       for (int64_t b = 0; b < layer.num_blocks; ++b) {
         const SplitBlock& own = split.blocks[b];
-        if (!own.is_lifted) continue;
+        if (own.is_one_hot || !own.is_lifted) continue;
         const float* of_feature = products + own.position * B;
         const int64_t end = runs[b].first + runs[b].count;
         for (int64_t i = runs[b].first; i < end;) {
           const uint32_t entry = split.entry_of[i];
           const float* row = own.lifted + entry * split.stride + first;
-          const Vector v[4] = {load(row), load(row + 8), load(row + 16), load(row + 24)};
-          Vector sum[4] = {};
+          Vector v[kVectors], sum[kVectors];
+          for (int n = 0; n < kVectors; ++n) {
+            v[n] = load(row + n * kLanes);
+            sum[n] = Vector{};
+          }
           for (; i < end && split.entry_of[i] == entry; ++i) {
             const float g = of_feature[values[i]];
             const float* x = packed.data() + values[i] * kChunk32;
             float* back = sums.data() + values[i] * kChunk32;
-            for (int n = 0; n < 4; ++n) {
+            for (int n = 0; n < kVectors; ++n) {
               sum[n] += g * load(x + 8 * n);
               store(back + 8 * n, load(back + 8 * n) + g * v[n]);
             }
           }
           float* row_gradient = own.lifted + offset + entry * split.stride + first;
-          for (int n = 0; n < 4; ++n) store(row_gradient + 8 * n, sum[n]);
+          prefetch_chunk(row + kRowsAhead * split.stride);
+          prefetch_chunk(row_gradient + kRowsAhead * split.stride);
+          for (int n = 0; n < kVectors; ++n) store(row_gradient + 8 * n, sum[n]);
         }
       }
       const int64_t count = std::min(kChunk32, D - first);
