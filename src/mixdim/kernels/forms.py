@@ -71,7 +71,7 @@ class SplitForm:
         self.column[by_position] = starts + np.where(self.is_one_hot[by_position], 0, zero)
         self.columns = int(widths.sum()) + zero
         self.narrow = int((widths * self.is_one_hot).sum()) + zero
-        self.later = np.zeros(self.num_features, np.int64)
+        self.later = np.zeros(self.num_features, np.int64)  # by position
         np.maximum.at(self.later, self.position, self.column + widths)
 
     def _place_elements(self) -> None:

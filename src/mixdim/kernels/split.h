@@ -22,21 +22,22 @@ namespace mixdim {
 constexpr int64_t kChunk32 = 32;  // columns of the dense vectors that are worked on at once
 constexpr int64_t kPiece = 256;   // entries of a block that are one task
 
+// Both structs are laid out by split.py, field by field.
 struct SplitBlock {
   int64_t position;       // of its feature in the order
   int64_t column, width;  // its columns
   int64_t stride;         // where the next block's begin: a whole number of vectors later
   int64_t later;          // where the columns of later features begin
   int64_t is_one_hot;
-  int64_t is_lifted;           // or else it has columns of z:
+  int64_t is_lifted;     // or else it has columns of z:
   int64_t z_column;
-  int64_t has_all_rows;        // whether all its rows are entries
-  int64_t is_ready;            // whether x, y and lifted are there already
+  int64_t has_all_rows;  // whether all its rows are entries
+  int64_t is_ready;      // whether x, y and lifted are there already
   int64_t entries;
-  float* x;                    // (entries, stride); null if one-hot
-  float* y;                    // (entries, W - later)
   int64_t y_stride;
-  float* lifted;               // (entries, D, padded); null if not lifted
+  float* x;              // (entries, stride); null if one-hot
+  float* y;              // (entries, W - later)
+  float* lifted;         // (entries, D, padded); null if not lifted
 };
 
 // How many elements of 4, 2 and 1 vectors a position has: see split_pairs.h.
@@ -67,7 +68,7 @@ struct Split {
   float* z;            // (B, z_columns)
   Place* places;          // (B, F), by position
   uint32_t* hot_columns;  // (B, one-hot features): the column of each, with padding one that is always zero
-  uint32_t* entry_of;  // the entry of each sorted value
+  uint32_t* entry_of;     // the entry of each sorted value
 
   int64_t chunks() const { return stride / kChunk32; }
 };

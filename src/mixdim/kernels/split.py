@@ -13,72 +13,156 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mixdim.kernels.forms import SplitForm
+from mixdim.kernels.forms import CHUNK, SplitForm
 from mixdim.kernels.library import address, call, outside_of_graphs
 from mixdim.kernels.lookup import RowGradients, Sorted, projection_gradients, sort_ids
 from mixdim.kernels.pool import Borrowed
-from mixdim.kernels.structs import LayerStructs, Lookup, require_shape
+from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup, require_shape
 
-ALIGNED = 16  # floats of a cache line
+# The structs of split.h.
+BLOCK = np.dtype({
+    "names": [
+        "position", "column", "width", "padded", "later", "is_one_hot", "is_lifted", "z_column",
+        "has_all_rows", "is_ready", "entries", "y_stride", "x", "y", "lifted",
+    ],
+    "formats": [np.int64] * 15,
+})  # fmt: skip
+SPLIT = np.dtype({
+    "names": [
+        "blocks", "order", "later", "elements", "element_start", "dense_column", "element_column",
+        "num_features", "num_one_hot", "batch", "base_dim", "columns", "narrow", "z_columns", "stride",
+        "q", "gram", "z_weight", "z", "places", "hot_columns", "entry_of",
+    ],
+    "formats": [np.int64] * 22,
+})  # fmt: skip
+CACHE_LINE = 16  # floats
+MOST_KEPT = 2**24  # floats of rows that are prepared for a whole evaluation
 
 
 class Room:
-    """Offsets in one buffer, for one array after the other."""
+    """One buffer for many arrays, whose addresses go into structs."""
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size, self._wanted = 0, list[tuple[np.ndarray, int, int]]()
 
-    def take(self, count: int) -> int:
-        """Where the next array begins, in floats."""
-        start, self.size = self.size, self.size + (count + ALIGNED - 1) // ALIGNED * ALIGNED
-        return start
+    def take(self, struct: np.ndarray, name: str, count: int, index: int = 0) -> None:
+        """Let a field point to `count` floats."""
+        self._wanted.append((struct[name], index, self.size))
+        self.size += (count + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE
+
+    def settle(self) -> Borrowed:
+        """Get the memory, and fill in the addresses."""
+        memory = Borrowed(self.size)
+        for field, index, start in self._wanted:
+            field[index] = memory.address(start)
+        return memory
 
 
 class Prepared:
-    """The structs of split.h for one lookup, and the memory they point to."""
+    """The structs of split.h for one lookup, and the memory they point to.
 
-    def __init__(self, form: SplitForm, batch: int, uniques: np.ndarray) -> None:
-        room, num_values = Room(), form.num_features * batch
-        entries = np.where(form.is_one_hot, form.sizes, uniques)
-        later = form.columns - form.later[form.position]
-        q, gram = room.take(form.columns * form.stride), room.take(form.columns**2)
-        z_weight, z = room.take(form.z_columns * form.base_dim), room.take(form.z_columns * batch)
-        arrays = np.zeros((len(entries), 3), np.int64)  # x, y, lifted
-        for b in np.flatnonzero(~form.is_one_hot):
-            arrays[b, 0] = room.take(int(entries[b] * form.padded[b]))
-            arrays[b, 1] = room.take(int(entries[b] * later[b]))
+    Of each block so many `entries` are prepared, or, where that is asked for, all rows. Of the blocks
+    that `kept` has with all rows, and of weights alone, nothing is prepared again.
+    """
+
+    def __init__(
+        self,
+        form: SplitForm,
+        batch: int,
+        entries: np.ndarray,
+        *,
+        all_rows: np.ndarray | None = None,
+        kept: Prepared | None = None,
+    ) -> None:
+        self.form, self.kept = form, kept  # which has what is pointed to
+        self.blocks, self.struct = np.zeros(len(form.sizes), BLOCK), np.zeros(1, SPLIT)
+        blocks, struct, room, hot = self.blocks, self.struct, Room(), form.is_one_hot
+        for name in ("position", "column", "width", "padded", "is_one_hot", "is_lifted", "z_column"):
+            blocks[name] = getattr(form, name)
+        blocks["later"] = form.later[form.position]
+        blocks["y_stride"] = np.where(hot, form.columns, form.columns - blocks["later"])
+        blocks["has_all_rows"] = hot if all_rows is None else hot | all_rows
+        blocks["is_ready"] = hot
+        if kept is not None:
+            ready = kept.blocks["has_all_rows"] > 0
+            blocks[ready] = kept.blocks[ready]
+            blocks["is_ready"][ready] = 1
+        blocks["entries"] = np.where(blocks["has_all_rows"], form.sizes, entries)
+        for name in ("num_features", "num_one_hot", "base_dim", "columns", "narrow", "z_columns", "stride"):
+            struct[name] = getattr(form, name)
+        for name in ("order", "later", "elements", "element_start", "dense_column", "element_column"):
+            struct[name] = address(getattr(form, name))
+        struct["blocks"], struct["batch"] = address(blocks), batch
+        self._place(room, batch)
+
+    def _place(self, room: Room, batch: int) -> None:
+        form, blocks, struct = self.form, self.blocks, self.struct
+        if self.kept is None:
+            room.take(struct, "q", form.columns * form.stride)
+            room.take(struct, "gram", form.columns**2)
+            room.take(struct, "z_weight", form.z_columns * form.base_dim)
+        room.take(struct, "z", form.z_columns * batch)
+        for b in np.flatnonzero(blocks["is_ready"] == 0):
+            entries = int(blocks["entries"][b])
+            room.take(blocks, "x", entries * int(form.padded[b]), b)
+            room.take(blocks, "y", entries * int(blocks["y_stride"][b]), b)
             if form.is_lifted[b]:
-                arrays[b, 2] = room.take(int(entries[b] * form.stride))
+                room.take(blocks, "lifted", entries * form.stride, b)
+        self.num_floats = room.size  # what has a gradient; what follows has none
+        room.take(struct, "places", 2 * form.num_features * batch)
+        room.take(struct, "hot_columns", form.num_one_hot * batch)
+        room.take(struct, "entry_of", form.num_features * batch)
+        self.memory = room.settle()
+        if self.kept is not None:
+            for name in ("q", "gram", "z_weight"):
+                struct[name] = self.kept.struct[name]
         # Of one-hot blocks, y and the lifted rows are rows of the Gram matrix and of Q.
-        hot = form.is_one_hot
-        arrays[hot, 1] = gram + form.column[hot] * form.columns + form.later[form.position[hot]]
-        arrays[hot, 2] = q + form.column[hot] * form.stride
-        self.num_floats = room.size  # what has a gradient; places and entries have none
-        places, entry_of = room.take(2 * num_values), room.take(num_values)
-        hot_columns = room.take(form.num_one_hot * batch)
-        self.memory = Borrowed(room.size)
-        at = self.memory.address
-        arrays = at() + 4 * arrays
-        arrays[hot, 0] = 0
-        arrays[~form.is_lifted, 2] = 0
-        y_stride = np.where(hot, form.columns, later)
-        columns = [
-            form.position, form.column, form.width, form.padded, form.later[form.position], hot, form.is_lifted, form.z_column,
-            hot, np.zeros_like(entries), entries, arrays[:, 0], arrays[:, 1], y_stride, arrays[:, 2],
-        ]  # fmt: skip
-        self.blocks = np.ascontiguousarray(np.stack(columns, axis=1).astype(np.int64))
-        self.form = form  # keeps what its arrays point to
-        described = (form.order, form.later, form.elements, form.element_start, form.dense_column, form.element_column)
-        pointers = (address(self.blocks), *map(address, described))
-        sizes = (form.num_features, form.num_one_hot, batch, form.base_dim)
-        sizes += (form.columns, form.narrow, form.z_columns, form.stride)
-        parts = (at(q), at(gram), at(z_weight), at(z), at(places), at(hot_columns), at(entry_of))
-        self.struct = np.array([*pointers, *sizes, *parts], np.int64)
+        hot, column = form.is_one_hot, form.column
+        blocks["y"][hot] = (struct["gram"] + 4 * (column * form.columns + blocks["later"]))[hot]
+        blocks["lifted"][hot] = (struct["q"] + 4 * column * form.stride)[hot]
+
+
+class KeptWeights:
+    """What follows from weights alone, of rows too where there are few: for many lookups without gradients."""
+
+    def __init__(self, layer: LayerArguments, form: SplitForm) -> None:
+        self.versions = versions_of(layer)
+        floats = form.sizes * (form.padded + form.columns - form.later[form.position] + form.stride)
+        smallest_first = np.argsort(floats)
+        few = np.zeros(len(floats), bool)
+        few[smallest_first] = np.cumsum(floats[smallest_first]) <= MOST_KEPT
+        self.prepared = Prepared(form, 0, np.zeros_like(floats), all_rows=few)
+        nothing = layer.features.new_zeros(0, len(layer.features))
+        structs = LayerStructs(Lookup(nothing, None, None, layer))
+        call("mixdim_split_weights", structs.layer, self.prepared.struct, None, None)
+        none = np.zeros((len(floats), 3), np.int64)  # runs of blocks that are not prepared
+        call("mixdim_split_entries", structs.layer, self.prepared.struct, none, None)
+
+    def is_of(self, layer: LayerArguments) -> bool:
+        """Whether nothing has changed since, as far as PyTorch knows."""
+        return self.versions == versions_of(layer)
+
+
+def versions_of(layer: LayerArguments) -> list[tuple[int, int]]:
+    """Where weights are, and how often they have been changed; an inference tensor does not count."""
+    weights = (*layer.tables, *layer.projections)
+    return [(w.data_ptr(), -1 if w.is_inference() else w._version) for w in weights]
 
 
 @outside_of_graphs
-def split_interaction(dense: Tensor, asked: Lookup, form: SplitForm) -> Tensor:
-    """Look ids (B, F) up and let them interact, as `dot_interaction` of the vectors. Eager code only."""
+def split_interaction(
+    dense: Tensor, asked: Lookup, form: SplitForm, kept: KeptWeights | None = None
+) -> Tensor:
+    """Look ids (B, F) up and let them interact, as `dot_interaction` of the vectors. Eager code only.
+
+    With `kept`, which must be of the same layer as it is now, there is no gradient.
+    """
+    if kept is not None:
+        structs = LayerStructs(asked)
+        ids = sort_ids(structs)
+        prepared = Prepared(form, structs.batch, ids.runs[:, 2], kept=kept.prepared)
+        call("mixdim_split_entries", structs.layer, prepared.struct, ids.runs, ids.rows)
+        return _interact(structs, prepared, ids, dense)
     parameters = (*asked.layer.tables, *asked.layer.projections)
     return _SplitInteraction.apply(asked, form, dense, *parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
@@ -86,54 +170,50 @@ def split_interaction(dense: Tensor, asked: Lookup, form: SplitForm) -> Tensor:
 class _SplitInteraction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, asked: Lookup, form: SplitForm, dense: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.layer, ctx.form = asked.unchangeable(), form
+        ctx.layer = asked.unchangeable()
         ctx.save_for_backward(dense, *asked.changeable())
-        structs, dense = LayerStructs(asked), dense.contiguous()
-        require_shape(dense, "dense", (structs.batch, form.base_dim))
+        structs = LayerStructs(asked)
         ctx.ids = ids = sort_ids(structs)
         ctx.prepared = prepared = Prepared(form, structs.batch, ids.runs[:, 2])
         call("mixdim_split_weights", structs.layer, prepared.struct, ids.runs, ids.rows)
         call("mixdim_split_entries", structs.layer, prepared.struct, ids.runs, ids.rows)
-        return _interact(structs, form, prepared, ids, dense)
+        return _interact(structs, prepared, ids, dense)
 
     @staticmethod
     @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         dense, *kept = ctx.saved_tensors
         asked = Lookup.of_kept(ctx.layer, kept)
-        return (None, None, *_backward(asked, ctx.form, ctx.prepared, ctx.ids, dense, gradients[0]))
+        return (None, None, *_backward(asked, ctx.prepared, ctx.ids, dense, gradients[0]))
 
 
-def _interact(
-    structs: LayerStructs, form: SplitForm, prepared: Prepared, ids: Sorted, dense: Tensor
-) -> Tensor:
-    num_features, batch = form.num_features, structs.batch
-    out = torch.empty(batch, form.base_dim + num_features * (num_features + 1) // 2)
-    work = Borrowed((form.stride // 32 + 1) * num_features * batch)
+def _interact(structs: LayerStructs, prepared: Prepared, ids: Sorted, dense: Tensor) -> Tensor:
+    form, batch, dense = prepared.form, structs.batch, dense.contiguous()
+    require_shape(dense, "dense", (batch, form.base_dim))
+    out = torch.empty(batch, form.base_dim + form.num_features * (form.num_features + 1) // 2)
+    work = Borrowed((form.stride // CHUNK + 1) * form.num_features * batch)
     sorted_ids = (ids.runs, ids.rows, ids.values)
-    call(
-        "mixdim_split_interact",
-        *(structs.layer, prepared.struct, *sorted_ids, dense, work.address(), out),
-    )
+    arguments = (structs.layer, prepared.struct, *sorted_ids, dense, work.address(), out)
+    call("mixdim_split_interact", *arguments)
     return out
 
 
 @outside_of_graphs
 def _backward(
-    asked: Lookup, form: SplitForm, prepared: Prepared, ids: Sorted, dense: Tensor, gradient: Tensor
+    asked: Lookup, prepared: Prepared, ids: Sorted, dense: Tensor, gradient: Tensor
 ) -> list[Tensor]:
     """The gradients of the dense vectors, of all tables, and of all projections."""
-    structs, dense, gradient = LayerStructs(asked), dense.contiguous(), gradient.contiguous()
+    structs, form, dense, gradient = LayerStructs(asked), prepared.form, dense.contiguous(), gradient.contiguous()
     require_shape(dense, "dense", (structs.batch, form.base_dim))
     to = RowGradients(structs, ids)
-    projections = projection_gradients(structs, to)
-    dense_gradient = torch.empty_like(dense)
+    projections, dense_gradient = projection_gradients(structs, to), torch.empty_like(dense)
     per_sample = form.num_features + form.num_elements + 2 * (form.columns - form.narrow)
     memory, work = Borrowed(prepared.num_floats), Borrowed(per_sample * structs.batch)
     offset = (memory.address() - prepared.memory.address()) // 4
+    sorted_ids = (ids.runs, ids.rows, ids.values)
     call(
         "mixdim_split_back",
-        *(structs.layer, prepared.struct, ids.runs, ids.rows, ids.values, dense, gradient),
-        *(work.address(), form.num_elements, offset, dense_gradient, to.structs),
+        *(structs.layer, prepared.struct, *sorted_ids, dense, gradient, work.address()),
+        *(form.num_elements, offset, dense_gradient, to.structs),
     )
     return [dense_gradient, *to.of_tables(asked.layer), *projections]

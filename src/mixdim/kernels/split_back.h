@@ -117,17 +117,22 @@ void weights_of_q(const Layer& layer, const Split& split, const Run* runs, const
       }
       return;
     }
-    std::vector<float> rows_gradient;
     const float* of_rows = q;
     int64_t stride = split.stride;
+    std::vector<float> present, rows_gradient;
     if (block.projection) {
+      present.assign(own.width * block.width, 0.0f);  // the rows that occur, among zeros
+      for (int64_t u = 0; u < unique; ++u) {
+        const int64_t at = (to[b].rows[u] - to[b].first_row) * block.width;
+        std::memcpy(&present[at], block.table + at, block.width * sizeof(float));
+      }
+      matrix_product(block.width, D, own.width, transposed(rows_of(present.data(), block.width)),
+                     rows_of(q, split.stride), to[b].projection, D, false, scratches(1));
       rows_gradient.resize(own.width * block.width);
       of_rows = rows_gradient.data();
       stride = block.width;
       matrix_product(own.width, block.width, D, rows_of(q, split.stride), transposed(rows_of(block.projection, D)),
                      rows_gradient.data(), block.width, false, scratches(1));
-      matrix_product(block.width, D, own.width, transposed(rows_of(block.table, block.width)),
-                     rows_of(q, split.stride), to[b].projection, D, false, scratches(1));
     }
     for (int64_t u = 0; u < unique; ++u) {
       const int64_t row = to[b].rows[u] - to[b].first_row;

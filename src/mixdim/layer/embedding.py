@@ -5,15 +5,16 @@ Knows nothing about models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mixdim.kernels.forms import form_of
+from mixdim.kernels.forms import Form, form_of
 from mixdim.kernels.interaction import lookup_interaction
-from mixdim.kernels.split import split_interaction
+from mixdim.kernels.split import KeptWeights, split_interaction
 from mixdim.kernels.structs import Lookup
 from mixdim.layer.ids import require_integers
 from mixdim.layer.interaction import check_interaction_shapes, dot_interaction, kernels_take
@@ -36,6 +37,9 @@ class FeatureEmbeddings(MixedTables):
     mixdim.layer.ids.IdOutOfRangeError: id 1000 of feature '0' is out of range: ...rows, ...
     """
 
+    _is_unchanging = False
+    _kept_weights: KeptWeights | None = None
+
     def forward(self, ids: Tensor) -> Tensor:
         """Look up one id for each sample and feature: (batch, feature) -> (batch, feature, base_dim)."""
         require_integers(ids, "ids")
@@ -56,17 +60,45 @@ class FeatureEmbeddings(MixedTables):
         """Return `mixdim.dot_interaction(dense, layer(ids))`: what DLRM's top MLP reads.
 
         (batch, base_dim), (batch, feature) -> (batch, base_dim + (feature + 1) * feature / 2). The fast
-        path never stores the vectors of the features: it looks them up again for the gradient.
+        path never stores the vectors of the features: see `interaction_form`.
         """
         require_integers(ids, "ids")
         self._check_shape(ids)
         check_interaction_shapes(dense.shape, (*ids.shape, self.base_dim))
         if torch.compiler.is_compiling() or not (self.takes_kernels(ids) and kernels_take(dense)):
             return dot_interaction(dense, look_up(self, ids))
-        form = self.kernel_part.split_form
-        if form_of(form, len(ids)) == "split":
-            return split_interaction(dense, Lookup(ids, None, None, self.kernel_arguments()), form)
-        return lookup_interaction(dense, ids, self.kernel_arguments())
+        if self.interaction_form(len(ids)) == "fused":
+            return lookup_interaction(dense, ids, self.kernel_arguments())
+        form, asked = self.kernel_part.split_form, Lookup(ids, None, None, self.kernel_arguments())
+        if self._is_unchanging and not torch.is_grad_enabled():
+            if self._kept_weights is None or not self._kept_weights.is_of(asked.layer):
+                self._kept_weights = KeptWeights(asked.layer, form)
+            return split_interaction(dense, asked, form, self._kept_weights)
+        return split_interaction(dense, asked, form)
+
+    def interaction_form(self, batch_size: int) -> Form:
+        """How the kernels of `interact` take a batch of this size: "fused" or "split".
+
+        Both are exact; rounding differs. The choice follows from the plan and the batch size alone. The
+        environment variable MIXDIM_INTERACTION forces one of them.
+        """
+        return form_of(self.kernel_part.split_form, batch_size)
+
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """Within this context weights stay as they are: without gradients, what follows from them is kept.
+
+        >>> import mixdim
+        >>> layer = FeatureEmbeddings(mixdim.plan([900, 20], temperature=0.3, base_dim=128))
+        >>> with torch.no_grad(), layer.unchanging():
+        ...     layer.interact(torch.zeros(2, 128), torch.tensor([[899, 19], [0, 0]])).shape
+        torch.Size([2, 131])
+        """
+        self._is_unchanging = True
+        try:
+            yield
+        finally:
+            self._is_unchanging, self._kept_weights = False, None
 
     @property
     def feature_names(self) -> list[str]:

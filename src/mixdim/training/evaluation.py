@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,21 @@ def feature_to_slice_by(data: TrainingData, wanted: str | None = None) -> str | 
     return max(names, key=lambda name: len(data.counts[name]))
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode; its layers may keep what follows from weights that do not change."""
+    was_training = model.training
+    model.eval()
+    try:
+        with ExitStack() as contexts:
+            for module in model.modules():
+                if hasattr(module, "unchanging"):
+                    contexts.enter_context(module.unchanging())
+            yield
+    finally:
+        model.train(was_training)
+
+
 @torch.no_grad()
 def outputs_of(
     model: nn.Module,
@@ -60,9 +76,8 @@ def outputs_of(
     column = None if with_ids_of is None else list(data.single_valued).index(with_ids_of)
     outputs, targets = np.empty(rows, np.float32), np.empty(rows, np.float32)
     ids = None if column is None else np.empty(rows, np.int64)
-    was_training, done = model.training, 0
-    model.eval()
-    try:
+    done = 0
+    with evaluating(model):
         for batch in data.batches(split, batch_size=batch_size):
             if stopped():
                 raise Interrupted
@@ -75,8 +90,6 @@ def outputs_of(
             done = here.stop
             if progress is not None:
                 progress(f"measuring {split}", done, rows, "")
-    finally:
-        model.train(was_training)
     wrong = rows - int(np.isfinite(outputs).sum())
     if wrong:
         raise FloatingPointError(f"{wrong:,} of {rows:,} outputs on the {split} split are not finite")
