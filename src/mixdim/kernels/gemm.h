@@ -35,6 +35,7 @@ constexpr int kPanelVectors = 1;  // a vector takes two of them
 #endif
 constexpr int kTileRows = 6;
 constexpr int kFlatRows = 2, kFlatVectors = 4;    // so few rows take wider panels, to have enough sums at a time
+constexpr int64_t kFewRows = 2 * kTileRows + 4;   // that read a panel too seldom to pack it
 constexpr int64_t kDepthBlock = 256;              // a panel of so many rows stays in the first cache
 constexpr int64_t kDepthGroup = 4 * kDepthBlock;  // rows of b that are packed before the next rows of a are read
 constexpr int64_t kRowBlock = 32;                 // tiles of a that stay in the second cache
@@ -143,16 +144,90 @@ inline MultiplyTile tile_of(int64_t rows, int64_t columns) {
   return rows == 1 ? multiply_tile<1, kFlatVectors> : multiply_tile<kFlatRows, kFlatVectors>;
 }
 
-// A tile of which only the first `columns` are in the result.
-inline void multiply_part(int64_t rows, int64_t columns, int64_t depth, Matrix a, const float* b, int64_t b_step,
-                          float* out, int64_t out_stride, bool accumulate) {
-  constexpr int64_t stride = kFlatVectors * kLanes;
-  float whole[kTileRows * stride];
-  for (int64_t r = 0; accumulate && r < rows; ++r) {
-    for (int64_t c = 0; c < padded(columns); ++c) whole[r * stride + c] = c < columns ? out[r * out_stride + c] : 0.0f;
+// Rows of a as tiles: from one to the next are `size` floats.
+struct Tiles {
+  Matrix first;
+  int64_t rows, size;
+};
+
+inline Tiles tiles_of(Matrix a, int64_t rows, int64_t depth, GemmScratch* scratch) {
+  if (a.column_stride == 1) return {a, rows, kTileRows * a.row_stride};
+  float* packed = aligned_room(parts_of(rows, kTileRows) * kTileRows * depth, &scratch->tiles);
+  pack_tiles(a, rows, depth, packed);
+  return {{packed, 1, kTileRows}, rows, kTileRows * depth};
+}
+
+// All tiles times one panel, of which the first `columns` are in the result.
+inline void multiply_tiles(const Tiles& a, int64_t depth, const float* b, int64_t b_step, int64_t panel,
+                           int64_t columns, float* out, int64_t out_stride, bool accumulate) {
+  constexpr int64_t most = kFlatVectors * kLanes;
+  float spare[kTileRows * most];
+  for (int64_t i = 0; i < a.rows; i += kTileRows, out += kTileRows * out_stride) {
+    const int64_t rows = std::min<int64_t>(kTileRows, a.rows - i);
+    const Matrix tile{a.first.data + i / kTileRows * a.size, a.first.row_stride, a.first.column_stride};
+    if (columns == panel) {
+      tile_of(rows, panel)(depth, tile, b, b_step, out, out_stride, accumulate);
+      continue;
+    }
+    for (int64_t r = 0; accumulate && r < rows; ++r) {
+      for (int64_t c = 0; c < panel; ++c) spare[r * most + c] = c < columns ? out[r * out_stride + c] : 0.0f;
+    }
+    tile_of(rows, columns)(depth, tile, b, b_step, spare, most, accumulate);
+    for (int64_t r = 0; r < rows; ++r) std::memcpy(out + r * out_stride, spare + r * most, columns * sizeof(float));
   }
-  tile_of(rows, columns)(depth, a, b, b_step, whole, stride, accumulate);
-  for (int64_t r = 0; r < rows; ++r) std::memcpy(out + r * out_stride, whole + r * stride, columns * sizeof(float));
+}
+
+// A matrix (depth x columns) as panels: those of the first kDepthBlock rows, then those of the next.
+struct Panels {
+  float* data;
+  int64_t depth, columns;
+
+  static constexpr int64_t width = kPanelVectors * kLanes;
+  static int64_t size(int64_t depth, int64_t columns) { return parts_of(columns, width) * width * depth; }
+  float* at(int64_t k, int64_t c) const {
+    return data + k * parts_of(columns, width) * width + c * std::min(kDepthBlock, depth - k);
+  }
+  // Packs the panels that begin with column c.
+  void pack(Matrix b, int64_t c) const {
+    for (int64_t k = 0; k < depth; k += kDepthBlock) {
+      pack_panel(b.from(k, c), std::min(kDepthBlock, depth - k), std::min(width, columns - c), width, at(k, c));
+    }
+  }
+};
+
+// out (rows x columns) (+)= a @ b.
+inline void multiply_packed(int64_t rows, Matrix a, const Panels& b, float* out, int64_t out_stride, bool accumulate,
+                            GemmScratch* scratch) {
+  // If all of b stays in the first cache, the result is written row by row.
+  const int64_t block = Panels::size(b.depth, b.columns) <= kSmall ? kTileRows : kTileRows * kRowBlock;
+  for (int64_t top = 0; top < rows; top += block) {
+    for (int64_t k = 0; k < b.depth; k += kDepthBlock) {
+      const int64_t depth = std::min(kDepthBlock, b.depth - k);
+      const Tiles tiles = tiles_of(a.from(top, k), std::min(block, rows - top), depth, scratch);
+      for (int64_t c = 0; c < b.columns; c += Panels::width) {
+        multiply_tiles(tiles, depth, b.at(k, c), Panels::width, Panels::width, std::min(Panels::width, b.columns - c),
+                       out + top * out_stride + c, out_stride, accumulate || k > 0);
+      }
+    }
+  }
+}
+
+// The same for few rows: every panel is read as it is, if it can be, or packed just before.
+inline void multiply_few_rows(int64_t rows, int64_t columns, int64_t depth, Matrix a, Matrix b, float* out,
+                              int64_t out_stride, bool accumulate, GemmScratch* scratch) {
+  const int64_t panel = (rows <= kFlatRows ? kFlatVectors : kPanelVectors) * kLanes;
+  float* packed = aligned_room(panel * kDepthBlock, &scratch->panels);
+  for (int64_t k = 0; k < depth; k += kDepthBlock) {
+    const int64_t block_depth = std::min(kDepthBlock, depth - k);
+    const Tiles tiles = tiles_of(a.from(0, k), rows, block_depth, scratch);
+    for (int64_t c = 0; c < columns; c += panel) {
+      const int64_t width = std::min(panel, columns - c);
+      const bool as_it_is = b.column_stride == 1 && width == panel;
+      if (!as_it_is) pack_panel(b.from(k, c), block_depth, width, panel, packed);
+      multiply_tiles(tiles, block_depth, as_it_is ? b.at(k, c) : packed, as_it_is ? b.row_stride : panel, panel, width,
+                     out + c, out_stride, accumulate || k > 0);
+    }
+  }
 }
 
 // out (rows x columns, rows `out_stride` apart) = a (rows x depth) @ b (depth x columns), added to what is there if
@@ -162,63 +237,29 @@ inline void matrix_product(int64_t rows, int64_t columns, int64_t depth, Matrix 
   if (depth == 0 && !accumulate) {
     for (int64_t i = 0; i < rows; ++i) std::fill_n(out + i * out_stride, columns, 0.0f);
   }
-  if (columns <= kFlatRows && rows > kLanes) {  // lanes would stay empty: turn the result
+  if (depth == 0 || rows == 0) return;
+  if (columns < rows && (columns <= kFlatRows || (columns <= kFewRows && a.row_stride == 1))) {
+    // Most lanes would stay empty, or most of the time go into packing: turn the result.
     std::vector<float>& turned = scratch->turned;
     turned.resize(std::max<size_t>(turned.size(), rows * columns));
-    for (int64_t i = 0; accumulate && i < rows * columns; ++i) turned[i] = out[i % rows * out_stride + i / rows];
-    matrix_product(columns, rows, depth, transposed(b), transposed(a), turned.data(), rows, accumulate, scratch);
-    for (int64_t i = 0; depth > 0 && i < rows * columns; ++i) out[i % rows * out_stride + i / rows] = turned[i];
-    return;
-  }
-  const int64_t panel = (rows <= kFlatRows ? kFlatVectors : kPanelVectors) * kLanes;
-  const bool b_as_it_is = b.column_stride == 1 && rows <= 2 * kTileRows, a_as_it_is = a.column_stride == 1;
-  for (int64_t left = 0; left < columns; left += kColumnBlock) {
-    const int64_t width = std::min(kColumnBlock, columns - left), padded_width = parts_of(width, panel) * panel;
-    for (int64_t group = 0; group < depth; group += kDepthGroup) {
-      const int64_t group_end = std::min(depth, group + kDepthGroup);
-      // If all of b stays in the first cache, the result is written row by row.
-      const bool small = padded_width * (group_end - group) <= kSmall;
-      const int64_t row_block = kTileRows * (small ? 1 : kRowBlock);
-      // Panels that are read once share their place.
-      const bool kept = rows > row_block;
-      float* panels = aligned_room(kept ? padded_width * (group_end - group) : panel * kDepthBlock, &scratch->panels);
-      for (int64_t top = 0; top < rows; top += row_block) {
-        const int64_t height = std::min(row_block, rows - top);
-        for (int64_t k = group; k < group_end; k += kDepthBlock) {
-          const int64_t block_depth = std::min(kDepthBlock, group_end - k);
-          const bool add = accumulate || k > 0;
-          Matrix tiles = a.from(top, k);
-          int64_t tile_size = kTileRows * a.row_stride;
-          if (!a_as_it_is) {
-            float* packed = aligned_room(row_block * kDepthBlock, &scratch->tiles);
-            pack_tiles(tiles, height, block_depth, packed);
-            tiles = {packed, 1, kTileRows};
-            tile_size = kTileRows * block_depth;
-          }
-          for (int64_t c = 0; c < width; c += panel) {
-            const int64_t panel_width = std::min(panel, width - c);
-            const Matrix source = b.from(k, left + c);
-            const float* right = source.data;
-            int64_t step = source.row_stride;
-            if (!b_as_it_is || panel_width < panel) {
-              float* packed = panels + (kept ? (k - group) * padded_width + c * block_depth : 0);
-              if (top == 0) pack_panel(source, block_depth, panel_width, panel, packed);
-              right = packed;
-              step = panel;
-            }
-            for (int64_t i = 0; i < height; i += kTileRows) {
-              const Matrix tile{tiles.data + i / kTileRows * tile_size, tiles.row_stride, tiles.column_stride};
-              const int64_t tile_rows = std::min<int64_t>(kTileRows, height - i);
-              float* to = out + (top + i) * out_stride + left + c;
-              if (panel_width == panel) {
-                tile_of(tile_rows, panel)(block_depth, tile, right, step, to, out_stride, add);
-              } else {
-                multiply_part(tile_rows, panel_width, block_depth, tile, right, step, to, out_stride, add);
-              }
-            }
-          }
-        }
+    const auto each = [&](const auto& copy) {
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < columns; ++j) copy(&turned[j * rows + i], out + i * out_stride + j);
       }
+    };
+    if (accumulate) each([](float* mine, const float* theirs) { *mine = *theirs; });
+    multiply_few_rows(columns, rows, depth, transposed(b), transposed(a), turned.data(), rows, accumulate, scratch);
+    return each([](const float* mine, float* theirs) { *theirs = *mine; });
+  }
+  if (rows <= kFewRows) {
+    return multiply_few_rows(rows, columns, depth, a, b, out, out_stride, accumulate, scratch);
+  }
+  for (int64_t left = 0; left < columns; left += kColumnBlock) {
+    for (int64_t k = 0; k < depth; k += kDepthGroup) {
+      Panels panels{nullptr, std::min(kDepthGroup, depth - k), std::min(kColumnBlock, columns - left)};
+      panels.data = aligned_room(Panels::size(panels.depth, panels.columns), &scratch->panels);
+      for (int64_t c = 0; c < panels.columns; c += Panels::width) panels.pack(b.from(k, left), c);
+      multiply_packed(rows, a.from(0, k), panels, out + left, out_stride, accumulate || k > 0, scratch);
     }
   }
 }
