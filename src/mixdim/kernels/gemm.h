@@ -79,14 +79,18 @@ inline void pack_panel(Matrix b, int64_t depth, int64_t width, int64_t step, flo
 
 // to[tile][k][r] = a[tile * kTileRows + r][k]; what would be below the last row is not written.
 inline void pack_tiles(Matrix a, int64_t rows, int64_t depth, float* to) {
-  for (int64_t i = 0; i < rows; i += kTileRows, to += kTileRows * depth) {
-    if (i + kTileRows <= rows && a.row_stride == 1) {
-      for (int64_t k = 0; k < depth; ++k) std::memcpy(to + k * kTileRows, a.at(i, k), kTileRows * sizeof(float));
-      continue;
-    }
-    const int64_t count = std::min<int64_t>(kTileRows, rows - i);
-    for (int64_t k = 0; k < depth; ++k) {
-      for (int64_t r = 0; r < count; ++r) to[k * kTileRows + r] = *a.at(i + r, k);
+  for (int64_t first = 0; first < depth; first += kLanes) {  // a few k at a time, so that lines of a are read once
+    const int64_t end = std::min(depth, first + kLanes);
+    for (int64_t i = 0; i < rows; i += kTileRows) {
+      float* tile = to + i * depth;
+      const int64_t count = std::min<int64_t>(kTileRows, rows - i);
+      for (int64_t k = first; k < end; ++k) {
+        if (count == kTileRows && a.row_stride == 1) {
+          std::memcpy(tile + k * kTileRows, a.at(i, k), kTileRows * sizeof(float));
+        } else {
+          for (int64_t r = 0; r < count; ++r) tile[k * kTileRows + r] = *a.at(i + r, k);
+        }
+      }
     }
   }
 }
@@ -187,10 +191,15 @@ struct Panels {
   float* at(int64_t k, int64_t c) const {
     return data + k * parts_of(columns, width) * width + c * std::min(kDepthBlock, depth - k);
   }
-  // Packs the panels that begin with column c.
-  void pack(Matrix b, int64_t c) const {
-    for (int64_t k = 0; k < depth; k += kDepthBlock) {
-      pack_panel(b.from(k, c), std::min(kDepthBlock, depth - k), std::min(width, columns - c), width, at(k, c));
+  // Packs the panels from column `first` to `end`.
+  void pack(Matrix b, int64_t first, int64_t end) const {
+    const int64_t step = b.column_stride == 1 ? kLanes : kDepthBlock;  // so that lines of b are read once
+    for (int64_t k = 0; k < depth; k += step) {
+      const int64_t block = k / kDepthBlock * kDepthBlock;
+      for (int64_t c = first; c < end; c += width) {
+        pack_panel(b.from(k, c), std::min(step, depth - k), std::min(width, columns - c), width,
+                   at(block, c) + (k - block) * width);
+      }
     }
   }
 };
@@ -258,7 +267,7 @@ inline void matrix_product(int64_t rows, int64_t columns, int64_t depth, Matrix 
     for (int64_t k = 0; k < depth; k += kDepthGroup) {
       Panels panels{nullptr, std::min(kDepthGroup, depth - k), std::min(kColumnBlock, columns - left)};
       panels.data = aligned_room(Panels::size(panels.depth, panels.columns), &scratch->panels);
-      for (int64_t c = 0; c < panels.columns; c += Panels::width) panels.pack(b.from(k, left), c);
+      panels.pack(b.from(k, left), 0, panels.columns);
       multiply_packed(rows, a.from(0, k), panels, out + left, out_stride, accumulate || k > 0, scratch);
     }
   }
