@@ -1,4 +1,4 @@
-"""One training step of MLPs: `mixdim.models.mlp` beside nn.Sequential, forward and backward, input included.
+"""One training step of MLPs, of their input too: `mixdim.models.mlp` beside nn.Sequential.
 
 The MLPs of DLRM and of neural collaborative filtering; no optimizer, which is the same for all.
 """
@@ -88,7 +88,7 @@ def in_place(shape: Shape, inputs: Inputs) -> Step:
     """nn.Sequential whose activations overwrite what they are given."""
     model = nn.Sequential(*build(shape))
     for module in model:
-        if hasattr(module, "inplace"):
+        if isinstance(module, nn.ReLU | nn.LeakyReLU):
             module.inplace = True
     return step_of(model, inputs)
 
@@ -103,7 +103,7 @@ def transposed(shape: Shape, inputs: Inputs) -> Step:
 
 
 def onednn(shape: Shape, inputs: Inputs) -> Step:
-    """oneDNN's linear layer, with ReLU fused forward; backward in operators of PyTorch."""
+    """The linear layer of oneDNN, with ReLU fused forward; backward in operators of PyTorch."""
     return step_of(_OneDnn(build(shape)), inputs)
 
 
@@ -118,7 +118,7 @@ class _OneDnn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer, activated in zip(self.linear, self.activated, strict=True):
             slope = self.slope if activated else 1.0
-            x = _OneDnnLayer.apply(x, layer.weight, layer.bias, slope)
+            x = _OneDnnLayer.apply(x, layer.weight, layer.bias, slope)  # type: ignore[no-untyped-call]  # torch has no type for it
         return x
 
 

@@ -2,8 +2,8 @@
 //
 // The terms of an element are added in ascending order within each block of kDepthBlock terms, and the sums of the
 // blocks in ascending order: neither threads, nor the tile an element lies in, nor other sizes change a bit of it.
-// Tiles of a few rows and vectors of columns stay in registers; b is packed into panels as wide as a tile, a only
-// if its rows are not contiguous.
+// Tiles of a few rows and vectors of columns stay in registers; b is packed into panels as wide as a tile, a is read
+// as it is.
 
 #pragma once
 
@@ -25,7 +25,7 @@ inline Matrix transposed(Matrix m) { return {m.data, m.column_stride, m.row_stri
 
 // What one thread packs, kept from call to call.
 struct GemmScratch {
-  std::vector<float> tiles, panels, turned;
+  std::vector<float> panels, turned;
 };
 
 #ifdef __AVX__
@@ -38,7 +38,7 @@ constexpr int kFlatRows = 2, kFlatVectors = 4;    // so few rows take wider pane
 constexpr int64_t kFewRows = 2 * kTileRows + 4;   // that read a panel too seldom to pack it
 constexpr int64_t kDepthBlock = 256;              // a panel of so many rows stays in the first cache
 constexpr int64_t kDepthGroup = 4 * kDepthBlock;  // rows of b that are packed before the next rows of a are read
-constexpr int64_t kRowBlock = 32;                 // tiles of a that stay in the second cache
+constexpr int64_t kRowBlock = 32 * kTileRows;     // rows of a that stay in the second cache
 constexpr int64_t kColumnBlock = 1024;            // columns of b whose panels stay in the third
 constexpr int64_t kLongDepth = 32;                // terms that take longer than to fetch where their sum goes
 constexpr int64_t kSmall = 6144;                  // floats that leave room for others in the first cache
@@ -74,24 +74,6 @@ inline void pack_panel(Matrix b, int64_t depth, int64_t width, int64_t step, flo
   for (int64_t k = 0; k < depth; ++k) {
     for (int64_t c = whole; c < width; ++c) to[k * step + c] = *b.at(k, c);
     for (int64_t c = width; c < step; ++c) to[k * step + c] = 0.0f;
-  }
-}
-
-// to[tile][k][r] = a[tile * kTileRows + r][k]; what would be below the last row is not written.
-inline void pack_tiles(Matrix a, int64_t rows, int64_t depth, float* to) {
-  for (int64_t first = 0; first < depth; first += kLanes) {  // a few k at a time, so that lines of a are read once
-    const int64_t end = std::min(depth, first + kLanes);
-    for (int64_t i = 0; i < rows; i += kTileRows) {
-      float* tile = to + i * depth;
-      const int64_t count = std::min<int64_t>(kTileRows, rows - i);
-      for (int64_t k = first; k < end; ++k) {
-        if (count == kTileRows && a.row_stride == 1) {
-          std::memcpy(tile + k * kTileRows, a.at(i, k), kTileRows * sizeof(float));
-        } else {
-          for (int64_t r = 0; r < count; ++r) tile[k * kTileRows + r] = *a.at(i + r, k);
-        }
-      }
-    }
   }
 }
 
@@ -148,36 +130,22 @@ inline MultiplyTile tile_of(int64_t rows, int64_t columns) {
   return rows == 1 ? multiply_tile<1, kFlatVectors> : multiply_tile<kFlatRows, kFlatVectors>;
 }
 
-// Rows of a as tiles: from one to the next are `size` floats.
-struct Tiles {
-  Matrix first;
-  int64_t rows, size;
-};
-
-inline Tiles tiles_of(Matrix a, int64_t rows, int64_t depth, GemmScratch* scratch) {
-  if (a.column_stride == 1) return {a, rows, kTileRows * a.row_stride};
-  float* packed = aligned_room(parts_of(rows, kTileRows) * kTileRows * depth, &scratch->tiles);
-  pack_tiles(a, rows, depth, packed);
-  return {{packed, 1, kTileRows}, rows, kTileRows * depth};
-}
-
-// All tiles times one panel, of which the first `columns` are in the result.
-inline void multiply_tiles(const Tiles& a, int64_t depth, const float* b, int64_t b_step, int64_t panel,
+// All rows of a times one panel, of which the first `columns` are in the result.
+inline void multiply_panel(int64_t rows, int64_t depth, Matrix a, const float* b, int64_t b_step, int64_t panel,
                            int64_t columns, float* out, int64_t out_stride, bool accumulate) {
   constexpr int64_t most = kFlatVectors * kLanes;
   float spare[kTileRows * most];
-  for (int64_t i = 0; i < a.rows; i += kTileRows, out += kTileRows * out_stride) {
-    const int64_t rows = std::min<int64_t>(kTileRows, a.rows - i);
-    const Matrix tile{a.first.data + i / kTileRows * a.size, a.first.row_stride, a.first.column_stride};
+  for (int64_t i = 0; i < rows; i += kTileRows, out += kTileRows * out_stride) {
+    const int64_t height = std::min<int64_t>(kTileRows, rows - i);
     if (columns == panel) {
-      tile_of(rows, panel)(depth, tile, b, b_step, out, out_stride, accumulate);
+      tile_of(height, panel)(depth, a.from(i, 0), b, b_step, out, out_stride, accumulate);
       continue;
     }
-    for (int64_t r = 0; accumulate && r < rows; ++r) {
+    for (int64_t r = 0; accumulate && r < height; ++r) {
       for (int64_t c = 0; c < panel; ++c) spare[r * most + c] = c < columns ? out[r * out_stride + c] : 0.0f;
     }
-    tile_of(rows, columns)(depth, tile, b, b_step, spare, most, accumulate);
-    for (int64_t r = 0; r < rows; ++r) std::memcpy(out + r * out_stride, spare + r * most, columns * sizeof(float));
+    tile_of(height, columns)(depth, a.from(i, 0), b, b_step, spare, most, accumulate);
+    for (int64_t r = 0; r < height; ++r) std::memcpy(out + r * out_stride, spare + r * most, columns * sizeof(float));
   }
 }
 
@@ -205,16 +173,14 @@ struct Panels {
 };
 
 // out (rows x columns) (+)= a @ b.
-inline void multiply_packed(int64_t rows, Matrix a, const Panels& b, float* out, int64_t out_stride, bool accumulate,
-                            GemmScratch* scratch) {
+inline void multiply_packed(int64_t rows, Matrix a, const Panels& b, float* out, int64_t out_stride, bool accumulate) {
   // If all of b stays in the first cache, the result is written row by row.
-  const int64_t block = Panels::size(b.depth, b.columns) <= kSmall ? kTileRows : kTileRows * kRowBlock;
+  const int64_t block = Panels::size(b.depth, b.columns) <= kSmall ? kTileRows : kRowBlock;
   for (int64_t top = 0; top < rows; top += block) {
     for (int64_t k = 0; k < b.depth; k += kDepthBlock) {
-      const int64_t depth = std::min(kDepthBlock, b.depth - k);
-      const Tiles tiles = tiles_of(a.from(top, k), std::min(block, rows - top), depth, scratch);
       for (int64_t c = 0; c < b.columns; c += Panels::width) {
-        multiply_tiles(tiles, depth, b.at(k, c), Panels::width, Panels::width, std::min(Panels::width, b.columns - c),
+        multiply_panel(std::min(block, rows - top), std::min(kDepthBlock, b.depth - k), a.from(top, k), b.at(k, c),
+                       Panels::width, Panels::width, std::min(Panels::width, b.columns - c),
                        out + top * out_stride + c, out_stride, accumulate || k > 0);
       }
     }
@@ -228,13 +194,12 @@ inline void multiply_few_rows(int64_t rows, int64_t columns, int64_t depth, Matr
   float* packed = aligned_room(panel * kDepthBlock, &scratch->panels);
   for (int64_t k = 0; k < depth; k += kDepthBlock) {
     const int64_t block_depth = std::min(kDepthBlock, depth - k);
-    const Tiles tiles = tiles_of(a.from(0, k), rows, block_depth, scratch);
     for (int64_t c = 0; c < columns; c += panel) {
       const int64_t width = std::min(panel, columns - c);
       const bool as_it_is = b.column_stride == 1 && width == panel;
       if (!as_it_is) pack_panel(b.from(k, c), block_depth, width, panel, packed);
-      multiply_tiles(tiles, block_depth, as_it_is ? b.at(k, c) : packed, as_it_is ? b.row_stride : panel, panel, width,
-                     out + c, out_stride, accumulate || k > 0);
+      multiply_panel(rows, block_depth, a.from(0, k), as_it_is ? b.at(k, c) : packed,
+                     as_it_is ? b.row_stride : panel, panel, width, out + c, out_stride, accumulate || k > 0);
     }
   }
 }
@@ -268,7 +233,7 @@ inline void matrix_product(int64_t rows, int64_t columns, int64_t depth, Matrix 
       Panels panels{nullptr, std::min(kDepthGroup, depth - k), std::min(kColumnBlock, columns - left)};
       panels.data = aligned_room(Panels::size(panels.depth, panels.columns), &scratch->panels);
       panels.pack(b.from(k, left), 0, panels.columns);
-      multiply_packed(rows, a.from(0, k), panels, out + left, out_stride, accumulate || k > 0, scratch);
+      multiply_packed(rows, a.from(0, k), panels, out + left, out_stride, accumulate || k > 0);
     }
   }
 }

@@ -122,6 +122,11 @@ struct MlpScratch {
   }
 };
 
+// The length of a part, if as few parts as possible, none of more than `most`, are made of whole units.
+inline int64_t even_part(int64_t length, int64_t most, int64_t unit) {
+  return parts_of(parts_of(length, parts_of(length, most)), unit) * unit;
+}
+
 inline void mlp_forward(const Mlp& mlp, int64_t num_threads, MlpScratch* scratch) {
   const int64_t tiles = parts_of(mlp.batch, kMlpTile);
   scratch->prepare(mlp, true, num_threads);
@@ -139,7 +144,7 @@ inline void mlp_forward(const Mlp& mlp, int64_t num_threads, MlpScratch* scratch
         const MlpLayer& layer = mlp.layers[l];
         float* to = layer.values ? layer.values + first * layer.outputs
                                  : aligned_room(kMlpTile * layer.outputs, &own.values[l % 2]);
-        multiply_packed(rows, {from, layer.inputs, 1}, weights.panels[l], to, layer.outputs, false, &own.gemm);
+        multiply_packed(rows, {from, layer.inputs, 1}, weights.panels[l], to, layer.outputs, false);
         finish_rows(to, rows, layer.outputs, layer.bias, mlp.slopes[l]);
         from = to;
       }
@@ -165,10 +170,11 @@ inline void mlp_backward(const Mlp& mlp, const float* gradient, float* input_gra
   std::vector<Rectangle> rectangles;  // of the gradients of weights
   for (int64_t l = 0; l <= last; ++l) {
     const int64_t outputs = mlp.layers[l].outputs, inputs = mlp.layers[l].inputs;
-    for (int64_t top = 0; to[l].weight && top < outputs; top += kMlpRectangle) {
-      for (int64_t left = 0; left < inputs; left += kMlpRectangle) {
-        const int64_t rows = std::min(kMlpRectangle, outputs - top), columns = std::min(kMlpRectangle, inputs - left);
-        rectangles.push_back({l, top, left, rows, columns});
+    const int64_t height = even_part(outputs, kMlpRectangle, kTileRows);
+    const int64_t width = even_part(inputs, kMlpRectangle, Panels::width);
+    for (int64_t top = 0; to[l].weight && top < outputs; top += height) {
+      for (int64_t left = 0; left < inputs; left += width) {
+        rectangles.push_back({l, top, left, std::min(height, outputs - top), std::min(width, inputs - left)});
       }
     }
   }
@@ -193,7 +199,7 @@ inline void mlp_backward(const Mlp& mlp, const float* gradient, float* input_gra
         float* below = l ? gradient_of(l - 1) : input_gradient;
         if (!below) break;
         below += first * layer.inputs;
-        multiply_packed(rows, {own_gradient, layer.outputs, 1}, weights.panels[l], below, layer.inputs, false, own);
+        multiply_packed(rows, {own_gradient, layer.outputs, 1}, weights.panels[l], below, layer.inputs, false);
         from = below;
       }
     }
