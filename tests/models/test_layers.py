@@ -14,6 +14,8 @@ from mixdim.models.mlp import mlp
 needs_kernels = pytest.mark.skipif(not kernels.available(), reason=kernels.reason())
 # Below, at and above whole vectors, panels, tiles and blocks of depth.
 SHAPES = [
+    (0, [3, 2, 1]),
+    (1, [13, 40, 17, 8]),
     (64, [1, 1]),
     (97, [3, 2, 1]),
     (100, [13, 40, 17, 8]),
@@ -37,6 +39,12 @@ def trained(widths, activation=nn.ReLU, *, last=False, seed=0):
 
 def batch_of(rows, columns):
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1), requires_grad=True)
+
+
+@pytest.fixture(autouse=True)
+def _any_size_is_large_enough(monkeypatch):
+    monkeypatch.setattr(layers_module, "LEAST_BATCH", 0)
+    monkeypatch.setattr(layers_module, "LEAST_PRODUCTS", 0)
 
 
 @pytest.fixture
@@ -88,11 +96,16 @@ def test_the_kernels_themselves_take_any_batch(batch):
     torch.testing.assert_close([value, *gradients], [expected_value, *expected], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("batch", [0, 1, 63])
-def test_a_small_batch_takes_plain_pytorch(batch, calls):
+@needs_kernels
+def test_small_batches_and_small_layers_take_plain_pytorch(calls, monkeypatch):
+    monkeypatch.setattr(layers_module, "LEAST_BATCH", 100)
+    monkeypatch.setattr(layers_module, "LEAST_PRODUCTS", 101 * 15)
     model = mlp([4, 3, 1])
-    assert torch.equal(model(torch.ones(batch, 4)), nn.Sequential(*model)(torch.ones(batch, 4)))
+    for batch in (0, 1, 99, 100):
+        model(torch.ones(batch, 4))
     assert calls == []
+    model(torch.ones(101, 4))
+    assert len(calls) == 1
 
 
 @needs_kernels

@@ -28,6 +28,8 @@ struct Mlp {
   int64_t batch, num_layers;
 
   const float* input_of(int64_t l) const { return l ? layers[l - 1].values : input; }
+  // Samples that a thread takes at a time: 16 times or more, to share out a small batch evenly too.
+  int64_t tile() const;
 };
 
 // Where gradients go; null where nobody needs one.
@@ -36,7 +38,12 @@ struct MlpGradients {
 };
 
 constexpr int64_t kMlpTile = 16 * kTileRows;      // samples whose values of two layers stay in the second cache
+constexpr int64_t kLeastTile = 4 * kTileRows;     // that make use of a panel while it is in the first
 constexpr int64_t kMlpRectangle = 256;            // rows and columns of a weight's gradient: what a thread computes
+
+inline int64_t Mlp::tile() const {
+  return std::clamp(parts_of(batch, 16 * kTileRows) * kTileRows, kLeastTile, kMlpTile);
+}
 
 // x or slope * x, by a sign that x itself need not have. As in PyTorch, ReLU makes 0 of all that it does not let
 // through, infinities included; where the sign is of no number, ReLU lets through and others do not.
@@ -128,7 +135,7 @@ inline int64_t even_part(int64_t length, int64_t most, int64_t unit) {
 }
 
 inline void mlp_forward(const Mlp& mlp, int64_t num_threads, MlpScratch* scratch) {
-  const int64_t tiles = parts_of(mlp.batch, kMlpTile);
+  const int64_t tile = mlp.tile(), tiles = parts_of(mlp.batch, tile);
   scratch->prepare(mlp, true, num_threads);
   const PackedWeights& weights = scratch->weights;
 #pragma omp parallel num_threads(num_threads)
@@ -138,7 +145,7 @@ inline void mlp_forward(const Mlp& mlp, int64_t num_threads, MlpScratch* scratch
     for (size_t task = 0; task < weights.tasks.size(); ++task) weights.pack(mlp, true, task);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t first = t * kMlpTile, rows = std::min(kMlpTile, mlp.batch - first);
+      const int64_t first = t * tile, rows = std::min(tile, mlp.batch - first);
       const float* from = mlp.input + first * mlp.layers[0].inputs;
       for (int64_t l = 0; l < mlp.num_layers; ++l) {
         const MlpLayer& layer = mlp.layers[l];
@@ -155,7 +162,7 @@ inline void mlp_forward(const Mlp& mlp, int64_t num_threads, MlpScratch* scratch
 // From the gradient of the last layer's values to those of the input (null if nobody needs it) and of the parameters.
 inline void mlp_backward(const Mlp& mlp, const float* gradient, float* input_gradient, const MlpGradients* to,
                          int64_t num_threads, MlpScratch* scratch) {
-  const int64_t tiles = parts_of(mlp.batch, kMlpTile), last = mlp.num_layers - 1;
+  const int64_t tile = mlp.tile(), tiles = parts_of(mlp.batch, tile), last = mlp.num_layers - 1;
   scratch->prepare(mlp, false, num_threads);
   const PackedWeights& weights = scratch->weights;
   // Of each layer, before its activation: the gradient (B, outputs), and its sums (tiles, outputs).
@@ -189,7 +196,7 @@ inline void mlp_backward(const Mlp& mlp, const float* gradient, float* input_gra
     for (size_t task = 0; task < weights.tasks.size(); ++task) weights.pack(mlp, false, task);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t first = t * kMlpTile, rows = std::min(kMlpTile, mlp.batch - first);
+      const int64_t first = t * tile, rows = std::min(tile, mlp.batch - first);
       const float* from = gradient + first * mlp.layers[last].outputs;
       for (int64_t l = last; l >= 0; --l) {
         const MlpLayer& layer = mlp.layers[l];

@@ -11,7 +11,8 @@ from torch.autograd import forward_ad
 from mixdim import kernels
 from mixdim.kernels.mlp import LinearLayer, kernel_layers
 
-LEAST_BATCH = 64  # below, packing weights costs more than it saves
+# Below, packing weights and finding out what to do cost more than they save.
+LEAST_BATCH, LEAST_PRODUCTS = 512, 2**25
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -60,6 +61,8 @@ def _kernels_take(x: Tensor, layers: Sequence[LinearLayer]) -> bool:
     if torch.compiler.is_compiling() or kernels.exporting() or not kernels.available():
         return False
     if x.dim() != 2 or len(x) < LEAST_BATCH or _something_else_is_computed():
+        return False
+    if len(x) * sum(layer.weight.numel() for layer in layers) < LEAST_PRODUCTS:
         return False
     width = x.shape[1]
     for weight, bias, _ in layers:
