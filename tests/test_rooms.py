@@ -29,7 +29,9 @@ MAY_IMPORT = {
     # What kernels check in the same words as the plain path, which needs no tables.
     "kernels": {"layer.ids", "layer.bags"},
     "optim": {"", "arguments", "kernels"},
-    "models": {"arguments", "initialisation", "layer.interaction", "layer.scores", "planning"},
+    "models": {
+        *("arguments", "initialisation", "kernels", "layer.interaction", "layer.scores", "planning"),
+    },
     "data": BASICS,
     "training": {"arguments", "files", "locks", "optim", "planning"},
     "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},

@@ -2,8 +2,8 @@
 //
 // The terms of an element are added in ascending order within each block of kDepthBlock terms, and the sums of the
 // blocks in ascending order: neither threads, nor the tile an element lies in, nor other sizes change a bit of it.
-// Tiles of a few rows and vectors of columns stay in registers; b is packed into panels as wide as a tile, a only
-// if its rows are not contiguous.
+// Tiles of a few rows and vectors of columns stay in registers; b is packed into panels as wide as a tile, a is read
+// as it is.
 
 #pragma once
 
@@ -25,7 +25,7 @@ inline Matrix transposed(Matrix m) { return {m.data, m.column_stride, m.row_stri
 
 // What one thread packs, kept from call to call.
 struct GemmScratch {
-  std::vector<float> tiles, panels, turned;
+  std::vector<float> panels, turned;
 };
 
 #ifdef __AVX__
@@ -35,9 +35,10 @@ constexpr int kPanelVectors = 1;  // a vector takes two of them
 #endif
 constexpr int kTileRows = 6;
 constexpr int kFlatRows = 2, kFlatVectors = 4;    // so few rows take wider panels, to have enough sums at a time
+constexpr int64_t kFewRows = 2 * kTileRows + 4;   // that read a panel too seldom to pack it
 constexpr int64_t kDepthBlock = 256;              // a panel of so many rows stays in the first cache
 constexpr int64_t kDepthGroup = 4 * kDepthBlock;  // rows of b that are packed before the next rows of a are read
-constexpr int64_t kRowBlock = 32;                 // tiles of a that stay in the second cache
+constexpr int64_t kRowBlock = 32 * kTileRows;     // rows of a that stay in the second cache
 constexpr int64_t kColumnBlock = 1024;            // columns of b whose panels stay in the third
 constexpr int64_t kLongDepth = 32;                // terms that take longer than to fetch where their sum goes
 constexpr int64_t kSmall = 6144;                  // floats that leave room for others in the first cache
@@ -73,20 +74,6 @@ inline void pack_panel(Matrix b, int64_t depth, int64_t width, int64_t step, flo
   for (int64_t k = 0; k < depth; ++k) {
     for (int64_t c = whole; c < width; ++c) to[k * step + c] = *b.at(k, c);
     for (int64_t c = width; c < step; ++c) to[k * step + c] = 0.0f;
-  }
-}
-
-// to[tile][k][r] = a[tile * kTileRows + r][k]; what would be below the last row is not written.
-inline void pack_tiles(Matrix a, int64_t rows, int64_t depth, float* to) {
-  for (int64_t i = 0; i < rows; i += kTileRows, to += kTileRows * depth) {
-    if (i + kTileRows <= rows && a.row_stride == 1) {
-      for (int64_t k = 0; k < depth; ++k) std::memcpy(to + k * kTileRows, a.at(i, k), kTileRows * sizeof(float));
-      continue;
-    }
-    const int64_t count = std::min<int64_t>(kTileRows, rows - i);
-    for (int64_t k = 0; k < depth; ++k) {
-      for (int64_t r = 0; r < count; ++r) to[k * kTileRows + r] = *a.at(i + r, k);
-    }
   }
 }
 
@@ -143,16 +130,78 @@ inline MultiplyTile tile_of(int64_t rows, int64_t columns) {
   return rows == 1 ? multiply_tile<1, kFlatVectors> : multiply_tile<kFlatRows, kFlatVectors>;
 }
 
-// A tile of which only the first `columns` are in the result.
-inline void multiply_part(int64_t rows, int64_t columns, int64_t depth, Matrix a, const float* b, int64_t b_step,
-                          float* out, int64_t out_stride, bool accumulate) {
-  constexpr int64_t stride = kFlatVectors * kLanes;
-  float whole[kTileRows * stride];
-  for (int64_t r = 0; accumulate && r < rows; ++r) {
-    for (int64_t c = 0; c < padded(columns); ++c) whole[r * stride + c] = c < columns ? out[r * out_stride + c] : 0.0f;
+// All rows of a times one panel, of which the first `columns` are in the result.
+inline void multiply_panel(int64_t rows, int64_t depth, Matrix a, const float* b, int64_t b_step, int64_t panel,
+                           int64_t columns, float* out, int64_t out_stride, bool accumulate) {
+  constexpr int64_t most = kFlatVectors * kLanes;
+  float spare[kTileRows * most];
+  for (int64_t i = 0; i < rows; i += kTileRows, out += kTileRows * out_stride) {
+    const int64_t height = std::min<int64_t>(kTileRows, rows - i);
+    if (columns == panel) {
+      tile_of(height, panel)(depth, a.from(i, 0), b, b_step, out, out_stride, accumulate);
+      continue;
+    }
+    for (int64_t r = 0; accumulate && r < height; ++r) {
+      for (int64_t c = 0; c < panel; ++c) spare[r * most + c] = c < columns ? out[r * out_stride + c] : 0.0f;
+    }
+    tile_of(height, columns)(depth, a.from(i, 0), b, b_step, spare, most, accumulate);
+    for (int64_t r = 0; r < height; ++r) std::memcpy(out + r * out_stride, spare + r * most, columns * sizeof(float));
   }
-  tile_of(rows, columns)(depth, a, b, b_step, whole, stride, accumulate);
-  for (int64_t r = 0; r < rows; ++r) std::memcpy(out + r * out_stride, whole + r * stride, columns * sizeof(float));
+}
+
+// A matrix (depth x columns) as panels: those of the first kDepthBlock rows, then those of the next.
+struct Panels {
+  float* data;
+  int64_t depth, columns;
+
+  static constexpr int64_t width = kPanelVectors * kLanes;
+  static int64_t size(int64_t depth, int64_t columns) { return parts_of(columns, width) * width * depth; }
+  float* at(int64_t k, int64_t c) const {
+    return data + k * parts_of(columns, width) * width + c * std::min(kDepthBlock, depth - k);
+  }
+  // Packs the panels from column `first` to `end`.
+  void pack(Matrix b, int64_t first, int64_t end) const {
+    const int64_t step = b.column_stride == 1 ? kLanes : kDepthBlock;  // so that lines of b are read once
+    for (int64_t k = 0; k < depth; k += step) {
+      const int64_t block = k / kDepthBlock * kDepthBlock;
+      for (int64_t c = first; c < end; c += width) {
+        pack_panel(b.from(k, c), std::min(step, depth - k), std::min(width, columns - c), width,
+                   at(block, c) + (k - block) * width);
+      }
+    }
+  }
+};
+
+// out (rows x columns) (+)= a @ b.
+inline void multiply_packed(int64_t rows, Matrix a, const Panels& b, float* out, int64_t out_stride, bool accumulate) {
+  // If all of b stays in the first cache, the result is written row by row.
+  const int64_t block = Panels::size(b.depth, b.columns) <= kSmall ? kTileRows : kRowBlock;
+  for (int64_t top = 0; top < rows; top += block) {
+    for (int64_t k = 0; k < b.depth; k += kDepthBlock) {
+      for (int64_t c = 0; c < b.columns; c += Panels::width) {
+        multiply_panel(std::min(block, rows - top), std::min(kDepthBlock, b.depth - k), a.from(top, k), b.at(k, c),
+                       Panels::width, Panels::width, std::min(Panels::width, b.columns - c),
+                       out + top * out_stride + c, out_stride, accumulate || k > 0);
+      }
+    }
+  }
+}
+
+// The same for few rows: every panel is read as it is, if it can be, or packed just before.
+inline void multiply_few_rows(int64_t rows, int64_t columns, int64_t depth, Matrix a, Matrix b, float* out,
+                              int64_t out_stride, bool accumulate, GemmScratch* scratch) {
+  const int64_t panel = (rows <= kFlatRows ? kFlatVectors : kPanelVectors) * kLanes;
+  float* packed = aligned_room(panel * kDepthBlock, &scratch->panels);
+  for (int64_t k = 0; k < depth; k += kDepthBlock) {
+    const int64_t block_depth = std::min(kDepthBlock, depth - k);
+    for (int64_t c = 0; c < columns; c += panel) {
+      const int64_t width = std::min(panel, columns - c);
+      const bool as_it_is = b.column_stride == 1 && width == panel;
+      if (!as_it_is) pack_panel(b.from(k, c), block_depth, width, panel, packed);
+      multiply_panel(rows, block_depth, a.from(0, k), as_it_is ? b.at(k, c) : packed,
+                     as_it_is ? b.row_stride : panel, panel, width, out + c, out_stride, accumulate || k > 0);
+    }
+  }
 }
 
 // out (rows x columns, rows `out_stride` apart) = a (rows x depth) @ b (depth x columns), added to what is there if
@@ -162,63 +211,29 @@ inline void matrix_product(int64_t rows, int64_t columns, int64_t depth, Matrix 
   if (depth == 0 && !accumulate) {
     for (int64_t i = 0; i < rows; ++i) std::fill_n(out + i * out_stride, columns, 0.0f);
   }
-  if (columns <= kFlatRows && rows > kLanes) {  // lanes would stay empty: turn the result
+  if (depth == 0 || rows == 0) return;
+  if (columns < rows && (columns <= kFlatRows || (columns <= kFewRows && a.row_stride == 1))) {
+    // Most lanes would stay empty, or most of the time go into packing: turn the result.
     std::vector<float>& turned = scratch->turned;
     turned.resize(std::max<size_t>(turned.size(), rows * columns));
-    for (int64_t i = 0; accumulate && i < rows * columns; ++i) turned[i] = out[i % rows * out_stride + i / rows];
-    matrix_product(columns, rows, depth, transposed(b), transposed(a), turned.data(), rows, accumulate, scratch);
-    for (int64_t i = 0; depth > 0 && i < rows * columns; ++i) out[i % rows * out_stride + i / rows] = turned[i];
-    return;
-  }
-  const int64_t panel = (rows <= kFlatRows ? kFlatVectors : kPanelVectors) * kLanes;
-  const bool b_as_it_is = b.column_stride == 1 && rows <= 2 * kTileRows, a_as_it_is = a.column_stride == 1;
-  for (int64_t left = 0; left < columns; left += kColumnBlock) {
-    const int64_t width = std::min(kColumnBlock, columns - left), padded_width = parts_of(width, panel) * panel;
-    for (int64_t group = 0; group < depth; group += kDepthGroup) {
-      const int64_t group_end = std::min(depth, group + kDepthGroup);
-      // If all of b stays in the first cache, the result is written row by row.
-      const bool small = padded_width * (group_end - group) <= kSmall;
-      const int64_t row_block = kTileRows * (small ? 1 : kRowBlock);
-      // Panels that are read once share their place.
-      const bool kept = rows > row_block;
-      float* panels = aligned_room(kept ? padded_width * (group_end - group) : panel * kDepthBlock, &scratch->panels);
-      for (int64_t top = 0; top < rows; top += row_block) {
-        const int64_t height = std::min(row_block, rows - top);
-        for (int64_t k = group; k < group_end; k += kDepthBlock) {
-          const int64_t block_depth = std::min(kDepthBlock, group_end - k);
-          const bool add = accumulate || k > 0;
-          Matrix tiles = a.from(top, k);
-          int64_t tile_size = kTileRows * a.row_stride;
-          if (!a_as_it_is) {
-            float* packed = aligned_room(row_block * kDepthBlock, &scratch->tiles);
-            pack_tiles(tiles, height, block_depth, packed);
-            tiles = {packed, 1, kTileRows};
-            tile_size = kTileRows * block_depth;
-          }
-          for (int64_t c = 0; c < width; c += panel) {
-            const int64_t panel_width = std::min(panel, width - c);
-            const Matrix source = b.from(k, left + c);
-            const float* right = source.data;
-            int64_t step = source.row_stride;
-            if (!b_as_it_is || panel_width < panel) {
-              float* packed = panels + (kept ? (k - group) * padded_width + c * block_depth : 0);
-              if (top == 0) pack_panel(source, block_depth, panel_width, panel, packed);
-              right = packed;
-              step = panel;
-            }
-            for (int64_t i = 0; i < height; i += kTileRows) {
-              const Matrix tile{tiles.data + i / kTileRows * tile_size, tiles.row_stride, tiles.column_stride};
-              const int64_t tile_rows = std::min<int64_t>(kTileRows, height - i);
-              float* to = out + (top + i) * out_stride + left + c;
-              if (panel_width == panel) {
-                tile_of(tile_rows, panel)(block_depth, tile, right, step, to, out_stride, add);
-              } else {
-                multiply_part(tile_rows, panel_width, block_depth, tile, right, step, to, out_stride, add);
-              }
-            }
-          }
-        }
+    const auto each = [&](const auto& copy) {
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < columns; ++j) copy(&turned[j * rows + i], out + i * out_stride + j);
       }
+    };
+    if (accumulate) each([](float* mine, const float* theirs) { *mine = *theirs; });
+    multiply_few_rows(columns, rows, depth, transposed(b), transposed(a), turned.data(), rows, accumulate, scratch);
+    return each([](const float* mine, float* theirs) { *theirs = *mine; });
+  }
+  if (rows <= kFewRows) {
+    return multiply_few_rows(rows, columns, depth, a, b, out, out_stride, accumulate, scratch);
+  }
+  for (int64_t left = 0; left < columns; left += kColumnBlock) {
+    for (int64_t k = 0; k < depth; k += kDepthGroup) {
+      Panels panels{nullptr, std::min(kDepthGroup, depth - k), std::min(kColumnBlock, columns - left)};
+      panels.data = aligned_room(Panels::size(panels.depth, panels.columns), &scratch->panels);
+      panels.pack(b.from(k, left), 0, panels.columns);
+      multiply_packed(rows, a.from(0, k), panels, out + left, out_stride, accumulate || k > 0);
     }
   }
 }

@@ -14,6 +14,7 @@
 #include "gradient.h"
 #include "interaction.h"
 #include "lookup.h"
+#include "mlp.h"
 #include "scores.h"
 #include "split_back.h"
 
@@ -51,12 +52,25 @@ int64_t for_tiles(const Layer& layer, const Ids& ids, const float* dense, int64_
   return first_bad == INT64_MAX ? kFine : first_bad;
 }
 
+constexpr int64_t kNoMemory = -3;
+
+template <typename Work>
+int64_t if_memory_lasts(const Work& work) {
+  static thread_local MlpScratch scratch;
+  try {
+    work(&scratch);
+  } catch (const std::bad_alloc&) {
+    return kNoMemory;
+  }
+  return kFine;
+}
+
 }  // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 3; }
+EXPORT int64_t mixdim_interface(int64_t) { return 4; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
@@ -305,4 +319,17 @@ EXPORT int64_t mixdim_scores_back(const Side* users, const Side* items, const fl
     }
   }
   return kFine;
+}
+
+// Fills the values of all layers. This and the next return kFine, or kNoMemory.
+EXPORT int64_t mixdim_mlp(const Mlp* mlp, int64_t threads) {
+  return if_memory_lasts([&](MlpScratch* scratch) { mlp_forward(*mlp, threads, scratch); });
+}
+
+// From the gradient of the last layer's values to those of the parameters, one entry of `to` for each layer, and of
+// the input, which may be null.
+EXPORT int64_t mixdim_mlp_back(const Mlp* mlp, const float* gradient, float* input_gradient, const MlpGradients* to,
+                               int64_t threads) {
+  return if_memory_lasts(
+      [&](MlpScratch* scratch) { mlp_backward(*mlp, gradient, input_gradient, to, threads, scratch); });
 }

@@ -12,6 +12,7 @@ from torch.nn.utils import skip_init
 
 from mixdim.arguments import whole_number
 from mixdim.initialisation import Init, check_init
+from mixdim.models.layers import Layers
 
 # Uniform in [-b, b] with b = sqrt(6 / (fan_in + fan_out)), or sqrt(6 / fan) for He: as for the tables.
 _DRAW: dict[Init, Callable[..., Tensor]] = {
@@ -51,7 +52,7 @@ def mlp(
         draw_weights(linear.weight, init=init, generator=generator)
         nn.init.zeros_(linear.bias)
         layers += [linear, activation()]
-    return nn.Sequential(*layers[:-1])
+    return Layers(*layers[:-1])
 
 
 def draw_weights(weight: Tensor, *, init: Init, generator: torch.Generator | None) -> None:
