@@ -13,6 +13,7 @@
 #include "amsgrad.h"
 #include "gradient.h"
 #include "interaction.h"
+#include "lifted.h"
 #include "lookup.h"
 #include "scores.h"
 
@@ -61,8 +62,10 @@ EXPORT int64_t mixdim_interface(int64_t) { return 2; }
 // written by then means nothing.
 
 // Looks up single ids or sums bags into out (B, F, D).
-EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int64_t threads) {
-  if (!fits(*layer, *ids)) return kBadOffsets;
+EXPORT int64_t mixdim_lookup(const Layer* stored, const Ids* ids, float* out, int64_t threads) {
+  if (!fits(*stored, *ids)) return kBadOffsets;
+  const Lifted lifted(*stored, *ids, threads);
+  const Layer* layer = &lifted.layer();
   const std::vector<Padded> packed = pack_projections(*layer);
   const int64_t tiles = (ids->batch + kTile - 1) / kTile;
   int64_t first_bad = INT64_MAX;
@@ -87,6 +90,14 @@ EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int
     first_bad = std::min(first_bad, bad);
   }
   return first_bad == INT64_MAX ? kFine : first_bad;
+}
+
+// Says of each block whether mixdim_lookup lifts its rows once for these ids, as 1 or 0: for tests.
+EXPORT int64_t mixdim_lifts(const Layer* layer, const Ids* ids, int64_t* lifts, int64_t) {
+  if (!fits(*layer, *ids)) return kBadOffsets;
+  std::fill_n(lifts, layer->num_blocks, 0);
+  for (const int64_t b : blocks_to_lift(*layer, *ids)) lifts[b] = 1;
+  return kFine;
 }
 
 // Sorts the values of every block by row. rows, values: one entry for each value; runs: one for each block.
