@@ -71,7 +71,7 @@ EXPORT int64_t mixdim_lookup(const Layer* stored, const Ids* ids, float* out, in
   int64_t first_bad = INT64_MAX;
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> scratch;
+    BagRows rows;
     int64_t bad = INT64_MAX;
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < tiles; ++t) {
@@ -79,7 +79,7 @@ EXPORT int64_t mixdim_lookup(const Layer* stored, const Ids* ids, float* out, in
       if (ids->offsets) {
         for (int64_t f = 0; f < layer->num_features; ++f) {
           int64_t at = 0;
-          if (!sum_tile(*layer, packed, *ids, f, first, count, &scratch, out, &at)) bad = std::min(bad, at);
+          if (!sum_tile(*layer, packed, *ids, f, first, count, &rows, out, &at)) bad = std::min(bad, at);
         }
         continue;
       }
