@@ -69,7 +69,7 @@ inline int64_t find(const Layer& layer, const Feature& feature, int64_t id, int6
 }
 
 inline void prefetch(const float* row, int64_t width) {
-  for (int64_t c = 0; c < std::min<int64_t>(width, 64); c += 16) __builtin_prefetch(row + c);
+  for (int64_t c = 0; c < std::min<int64_t>(width, 128); c += 16) __builtin_prefetch(row + c);
 }
 
 std::vector<Padded> pack_projections(const Layer& layer) {
