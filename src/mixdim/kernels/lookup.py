@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call, outside_of_graphs
-from mixdim.kernels.structs import LayerArguments, LayerStructs, Layout, Lookup, bags_of
+from mixdim.kernels.structs import LayerArguments, LayerStructs, Layout, Lookup, samples_of
 
 
 class Sorted:
@@ -65,7 +65,7 @@ def weight_gradients(structs: LayerStructs, gradient: Tensor | int) -> list[Tens
         to.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * layout.slot[mine]
     samples = None
     if structs.offsets is not None:
-        samples = (bags_of(structs.offsets) % max(structs.batch, 1)).to(torch.int32)
+        samples = samples_of(structs.offsets, structs.batch)
     sorted_ids = (ids.runs, ids.rows, ids.values, samples)
     wrong = call("mixdim_backward", structs.layer, structs.ids, *sorted_ids, gradient, to.structs)
     structs.raise_if_wrong(wrong)
