@@ -21,7 +21,7 @@ format: .venv/installed
 
 # make bench FLAGS=--quick takes less than a minute.
 bench: .venv/installed
-	for script in planning layer dlrm mf; do $(BIN)/python benchmarks/$$script.py $(FLAGS) || exit 1; done
+	for script in planning layer dlrm mf ncf; do $(BIN)/python benchmarks/$$script.py $(FLAGS) || exit 1; done
 
 bench-data: .venv/installed
 	$(BIN)/python benchmarks/batches.py
