@@ -105,9 +105,15 @@ void project_back_narrow(const float* gradients, int64_t stride, const float* ma
   }
 }
 
+// The gradient of the output (B, F, D); samples are `sample_stride` floats apart, as in a part of a wider matrix.
+struct OutputGradient {
+  const float* values;
+  int64_t sample_stride;
+};
+
 void backward_block(const Layer& layer, const Ids& ids, int64_t f, int64_t b, const Run& run,
-                    const uint32_t* rows, const uint32_t* values, const uint32_t* samples, const float* gradient,
-                    const BlockGradient& to) {
+                    const uint32_t* rows, const uint32_t* values, const uint32_t* samples,
+                    const OutputGradient& gradient, const BlockGradient& to) {
   const Block& block = layer.blocks[b];
   const int64_t base_dim = layer.base_dim, stride = padded(base_dim), width = block.width;
   const int64_t begin = ids.offsets ? ids.offsets[f * ids.batch] : 0;
@@ -122,7 +128,7 @@ void backward_block(const Layer& layer, const Ids& ids, int64_t f, int64_t b, co
   }
   const auto gradient_of = [&](uint32_t value) {
     const int64_t sample = samples ? samples[begin + value] : value;
-    return gradient + (sample * layer.num_features + f) * base_dim;
+    return gradient.values + sample * gradient.sample_stride + f * base_dim;
   };
   std::vector<float> projection_gradient(block.projection ? width * stride : 0, 0.0f);
   std::vector<float> sums(kRowsAtOnce * stride, 0.0f);

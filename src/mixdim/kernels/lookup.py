@@ -52,8 +52,13 @@ class RowGradients:
         return [torch.zeros_like(t).index_copy_(0, r, v) for t, (r, v) in pairs]
 
 
-def weight_gradients(structs: LayerStructs, gradient: Tensor | int) -> list[Tensor]:
-    """From the gradient of the vectors (B, F, D) to those of all tables, then of all projections."""
+def weight_gradients(
+    structs: LayerStructs, gradient: Tensor | int, sample_stride: int | None = None
+) -> list[Tensor]:
+    """From the gradient of the vectors (B, F, D) to those of all tables, then of all projections.
+
+    Its samples are `sample_stride` floats apart, F * D unless that is said.
+    """
     ids = Sorted(structs)
     wrong = call("mixdim_sort", structs.layer, structs.ids, ids.rows, ids.values, ids.runs)
     structs.raise_if_wrong(wrong)
@@ -67,7 +72,10 @@ def weight_gradients(structs: LayerStructs, gradient: Tensor | int) -> list[Tens
     if structs.offsets is not None:
         samples = samples_of(structs.offsets, structs.batch)
     sorted_ids = (ids.runs, ids.rows, ids.values, samples)
-    wrong = call("mixdim_backward", structs.layer, structs.ids, *sorted_ids, gradient, to.structs)
+    if sample_stride is None:
+        sample_stride = len(layout.features) * layer.base_dim
+    pull = (gradient, sample_stride)
+    wrong = call("mixdim_backward", structs.layer, structs.ids, *sorted_ids, *pull, to.structs)
     structs.raise_if_wrong(wrong)
     return [*to.of_tables(layer), *projections]
 
@@ -111,7 +119,13 @@ def _forward(asked: Lookup) -> Tensor:
 @outside_of_graphs
 def _backward(asked: Lookup, gradient: Tensor) -> list[Tensor]:
     """The gradients of all tables, then those of all projections."""
-    return weight_gradients(LayerStructs(asked), gradient.contiguous())
+    structs = LayerStructs(asked)
+    num_features, base_dim = len(structs.layout.features), asked.layer.base_dim
+    assert gradient.shape == (structs.batch, num_features, base_dim)
+    # A part of a wider gradient, such as that of vectors side by side, is read where it is.
+    if structs.batch and gradient[0].is_contiguous():
+        return weight_gradients(structs, gradient, gradient.stride(0))
+    return weight_gradients(structs, gradient.contiguous())
 
 
 # The arguments of `Lookup` and, but for the last two, of `LayerArguments`.

@@ -56,7 +56,7 @@ int64_t for_tiles(const Layer& layer, const Ids& ids, const float* dense, int64_
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 2; }
+EXPORT int64_t mixdim_interface(int64_t) { return 5; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
@@ -112,11 +112,11 @@ EXPORT int64_t mixdim_sort(const Layer* layer, const Ids* ids, uint32_t* rows, u
   return bad;
 }
 
-// From the gradient of the output (B, F, D) to those of the touched rows and of the projections. Rows, values and
-// runs are what mixdim_sort wrote.
+// From the gradient of the output (B, F, D), with samples `sample_stride` floats apart, to those of the touched rows
+// and of the projections. Rows, values and runs are what mixdim_sort wrote.
 EXPORT int64_t mixdim_backward(const Layer* layer, const Ids* ids, const Run* runs, const uint32_t* rows,
                                const uint32_t* values, const uint32_t* samples, const float* gradient,
-                               const BlockGradient* to, int64_t threads) {
+                               int64_t sample_stride, const BlockGradient* to, int64_t threads) {
   if (!fits(*layer, *ids)) return kBadOffsets;
   // The costly blocks first, so that no thread is left with one at the end.
   std::vector<std::pair<int64_t, int64_t>> tasks;  // (cost, block)
@@ -134,7 +134,7 @@ EXPORT int64_t mixdim_backward(const Layer* layer, const Ids* ids, const Run* ru
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (size_t task = 0; task < tasks.size(); ++task) {
     const int64_t b = tasks[task].second, f = feature_of[b];
-    backward_block(*layer, *ids, f, b, runs[b], rows, values, samples, gradient, to[b]);
+    backward_block(*layer, *ids, f, b, runs[b], rows, values, samples, {gradient, sample_stride}, to[b]);
   }
   return kFine;
 }
