@@ -149,11 +149,7 @@ void backward_block(const Layer& layer, const Ids& ids, int64_t f, int64_t b, co
           prefetch(gradient_of(values[i + kAhead]), base_dim);
           prefetch(block.table + rows[i + kAhead] * width, width);
         }
-        const float* from = gradient_of(values[i]);
-        const float weight = ids.weights ? ids.weights[begin + values[i]] : 1.0f;
-        int64_t c = 0;
-        for (; c + kLanes <= base_dim; c += kLanes) store(sum + c, load(sum + c) + weight * load(from + c));
-        for (; c < base_dim; ++c) sum[c] += weight * from[c];
+        add_row(sum, gradient_of(values[i]), base_dim, ids.weights ? ids.weights[begin + values[i]] : 1.0f);
       }
       table_rows[n] = block.table + row * width;
       to.rows[unique + n] = to.first_row + row;
