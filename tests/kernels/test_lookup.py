@@ -81,6 +81,16 @@ def test_gradients_come_coalesced_each_touched_row_once_ascending():
     assert touched == sum(len(column.unique()) for column in ids.t())
 
 
+def test_an_output_in_large_pages_is_like_any_other():
+    """From 32 MB on the kernel asks for them."""
+    table = mixdim.MixedDimEmbedding(mixdim.plan([300], temperature=0, base_dim=512))
+    ids = torch.arange(17_001) % 300
+    with torch.no_grad():
+        out = table(ids)
+        assert out.nbytes > 2**25
+        assert torch.equal(out, table.dense_weight()[ids])
+
+
 @pytest.mark.parametrize("num_features", [1, 3])
 def test_a_gradient_is_read_wherever_its_samples_are(num_features):
     """Parts of a wider matrix, one sample for all, features before samples, no sample at all."""

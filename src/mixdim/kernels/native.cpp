@@ -15,6 +15,7 @@
 #include "interaction.h"
 #include "lifted.h"
 #include "lookup.h"
+#include "pages.h"
 #include "scores.h"
 
 using namespace mixdim;
@@ -64,6 +65,7 @@ EXPORT int64_t mixdim_interface(int64_t) { return 5; }
 // Looks up single ids or sums bags into out (B, F, D).
 EXPORT int64_t mixdim_lookup(const Layer* stored, const Ids* ids, float* out, int64_t threads) {
   if (!fits(*stored, *ids)) return kBadOffsets;
+  ask_for_large_pages(out, ids->batch * stored->num_features * stored->base_dim);
   const Lifted lifted(*stored, *ids, threads);
   const Layer* layer = &lifted.layer();
   const std::vector<Padded> packed = pack_projections(*layer);
