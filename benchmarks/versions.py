@@ -163,7 +163,7 @@ STEPS: dict[str, Callable[[], tuple[Step, list[Tensor]]]] = {
 }
 
 
-def work(name: str) -> None:
+def work(name: str, clock: Callable[[], float]) -> None:
     """Take a step for each line of standard input, and print its seconds."""
     warnings.simplefilter("ignore")
     step, batches = STEPS[name]()
@@ -171,9 +171,9 @@ def work(name: str) -> None:
         step(ids)
     print("ready", flush=True)
     for number, _ in enumerate(sys.stdin):
-        start = time.perf_counter()
+        start = clock()
         step(batches[number % NUM_BATCHES])
-        print(time.perf_counter() - start, flush=True)
+        print(clock() - start, flush=True)
 
 
 def ask(worker: subprocess.Popen[str]) -> str:
@@ -201,12 +201,12 @@ class Version(NamedTuple):
         return {**os.environ, **mine}
 
 
-def compare(name: str, versions: Sequence[Version], rounds: int) -> list[str]:
+def compare(name: str, versions: Sequence[Version], rounds: int, *, cpu: bool) -> list[str]:
     """One line: the median of each, and of the ratio of a round, with its quartiles."""
     workers = {}
     for version in versions:
         workers[version.name] = subprocess.Popen(
-            [sys.executable, __file__, "--work", name],
+            [sys.executable, __file__, "--work", name, *(["--cpu"] if cpu else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -240,10 +240,11 @@ def main() -> None:
     parser.add_argument("--other-kernels", type=Path, help="a build of the other one")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--steps", default=",".join(STEPS), help="default: all of them")
+    parser.add_argument("--cpu", action="store_true", help="CPU time, where others use the machine too")
     parser.add_argument("--work", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(options.work)
+        work(options.work, time.process_time if options.cpu else time.perf_counter)
         return
     if options.other is None or not (options.other / "src" / "mixdim").is_dir():
         parser.error("--other must be a checkout of mixdim")
@@ -261,7 +262,7 @@ def main() -> None:
     ]
     print(" | ".join(["step", "this, ms", "other, ms", "this / other", "quartiles"]))
     for name in options.steps.split(","):
-        print(" | ".join(compare(name, versions, options.rounds)), flush=True)
+        print(" | ".join(compare(name, versions, options.rounds, cpu=options.cpu)), flush=True)
 
 
 if __name__ == "__main__":
