@@ -21,7 +21,7 @@ format: .venv/installed
 
 # make bench FLAGS=--quick takes less than a minute.
 bench: .venv/installed
-	for script in planning layer dlrm mf; do $(BIN)/python benchmarks/$$script.py $(FLAGS) || exit 1; done
+	for script in planning layer dlrm mf ncf; do $(BIN)/python benchmarks/$$script.py $(FLAGS) || exit 1; done
 
 bench-data: .venv/installed
 	$(BIN)/python benchmarks/batches.py
@@ -37,8 +37,9 @@ sanitize: .venv/installed
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
 	MIXDIM_KERNELS=$(CURDIR)/build/sanitize/_mixdim_avx2.so \
-	$(BIN)/python -m pytest tests/kernels/test_lookup.py tests/kernels/test_changed_inputs.py tests/layer/test_interaction.py \
-	tests/layer/test_scores.py tests/layer/test_paths.py tests/models/test_layers.py tests/storages tests/optim
+	$(BIN)/python -m pytest tests/kernels/test_lookup.py tests/kernels/test_lifted.py tests/kernels/test_split.py \
+	tests/kernels/test_changed_inputs.py tests/layer/test_interaction.py tests/layer/test_scores.py tests/layer/test_paths.py \
+	tests/models/test_layers.py tests/storages tests/optim
 
 # torch comes first: asked for by another package, pip may take a build with gigabytes of CUDA.
 .venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard src/mixdim/kernels/*.h src/mixdim/kernels/*.cpp)

@@ -54,13 +54,13 @@ class MaskedBands(nn.Module):
 
     def __init__(self, plan: mixdim.Plan) -> None:
         super().__init__()
-        self.base_dim, self.blocks = plan.base_dim, plan.blocks
+        self.embedding_dim, self.blocks = plan.base_dim, plan.blocks
         self.tables = nn.ModuleList([nn.Embedding(b.size, b.dim, sparse=True) for b in plan.blocks])
         self.projections = projections([block.dim for block in plan.blocks], plan.base_dim)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(batch,) -> (batch, base_dim)."""
-        vectors = torch.empty(len(ids), self.base_dim)
+        vectors = torch.empty(len(ids), self.embedding_dim)
         for block, table, projection in zip(self.blocks, self.tables, self.projections, strict=True):
             mask = (ids >= block.start) & (ids < block.start + block.size)
             vectors[mask] = projection(table(ids[mask] - block.start))

@@ -4,7 +4,9 @@
     python benchmarks/versions.py --other /tmp/before
 
 Each version has a process of its own; in every round each takes one step, and which is first changes.
-The compiled kernels are those that are installed, for both. The ids are synthetic.
+The compiled kernels are those that are installed, for both, unless each is given its own build: run
+`python hatch_build.py build/own` in both, then pass `--kernels build/own/_mixdim_avx2.so` and
+`--other-kernels /tmp/before/build/own/_mixdim_avx2.so`. The ids are synthetic.
 """
 
 from __future__ import annotations
@@ -16,19 +18,20 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import mixdim
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
-from mixdim.models import DLRM, MatrixFactorization
+from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
 
 RATINGS = {"user": 280_000, "item": 58_000}
 NUM_BATCHES, WARM_UP = 8, 3
@@ -101,11 +104,13 @@ def dlrm_step() -> tuple[Step, list[Tensor]]:
     return step, make_ids(CRITEO_KAGGLE_ROWS, 4096)
 
 
-def mf_step() -> tuple[Step, list[Tensor]]:
+def rating_tables(temperature: float, base_dim: int) -> list[mixdim.MixedDimEmbedding]:
     counts = {name: (1e6 / np.arange(1, n + 1)).astype(np.int64) for name, n in RATINGS.items()}
-    plan = mixdim.plan(RATINGS, counts=counts, bands=8, temperature=0.3, base_dim=64)
-    users, items = (mixdim.MixedDimEmbedding(plan[name], sparse=True) for name in plan)
-    model = MatrixFactorization(users, items, mean=3.5, biases=True)
+    plan = mixdim.plan(RATINGS, counts=counts, bands=8, temperature=temperature, base_dim=base_dim)
+    return [mixdim.MixedDimEmbedding(plan[name], sparse=True) for name in plan]
+
+
+def rating_step(model: nn.Module) -> tuple[Step, list[Tensor]]:
     optimizer, ratings = mixdim.SparseAMSGrad(model.parameters()), torch.rand(2**15) * 4 + 1
 
     def step(ids: Tensor) -> None:
@@ -116,16 +121,49 @@ def mf_step() -> tuple[Step, list[Tensor]]:
     return step, make_ids(RATINGS, 2**15)
 
 
-STEPS = {
+def mf_step() -> tuple[Step, list[Tensor]]:
+    return rating_step(MatrixFactorization(*rating_tables(0.3, 64), mean=3.5, biases=True))
+
+
+def ncf_step(base_dim: int) -> tuple[Step, list[Tensor]]:
+    return rating_step(NeuralCollaborativeFiltering(*rating_tables(0.4, base_dim), mean=3.5))
+
+
+def bags_step(base_dim: int) -> tuple[Step, list[Tensor]]:
+    """A user and an item as bags of one, and 0 to 9 tags, as a DLRM with bags looks them up."""
+    rows, batch_size = {**RATINGS, "tag": 1000}, 8192
+    layer = mixdim.FeatureEmbeddings(mixdim.plan(rows, temperature=0.2, base_dim=base_dim), sparse=True)
+    optimizer, upstream = mixdim.SparseAMSGrad(layer.parameters()), torch.randn(batch_size, 3, base_dim)
+    lengths = torch.ones(3, batch_size, dtype=torch.int64)
+    lengths[2] = torch.arange(batch_size) % 10
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
+    tags = make_ids({"tag": rows["tag"]}, int(lengths[2].sum()))
+    single = make_ids(RATINGS, batch_size)
+
+    def step(values: Tensor) -> None:
+        layer.bags(values, offsets).backward(upstream)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    both = zip(single, tags, strict=True)
+    return step, [torch.cat([ids.t().flatten(), more.flatten()]) for ids, more in both]
+
+
+STEPS: dict[str, Callable[[], tuple[Step, list[Tensor]]]] = {
     "layer": layer_step,
     "one-sample": one_sample,
     "plain": plain_layer,
     "dlrm": dlrm_step,
     "mf": mf_step,
+    "ncf-64": partial(ncf_step, 64),
+    "ncf-256": partial(ncf_step, 256),
+    "ncf-512": partial(ncf_step, 512),
+    "bags-32": partial(bags_step, 32),
+    "bags-256": partial(bags_step, 256),
 }
 
 
-def work(name: str) -> None:
+def work(name: str, clock: Callable[[], float]) -> None:
     """Take a step for each line of standard input, and print its seconds."""
     warnings.simplefilter("ignore")
     step, batches = STEPS[name]()
@@ -133,9 +171,9 @@ def work(name: str) -> None:
         step(ids)
     print("ready", flush=True)
     for number, _ in enumerate(sys.stdin):
-        start = time.perf_counter()
+        start = clock()
         step(batches[number % NUM_BATCHES])
-        print(time.perf_counter() - start, flush=True)
+        print(clock() - start, flush=True)
 
 
 def ask(worker: subprocess.Popen[str]) -> str:
@@ -147,35 +185,49 @@ def ask(worker: subprocess.Popen[str]) -> str:
     return ends[1].readline()
 
 
-def compare(name: str, other: Path, rounds: int) -> list[str]:
+class Version(NamedTuple):
+    """A checkout, and its build of the kernels if it is not the installed one."""
+
+    name: str
+    root: Path
+    kernels: Path | None
+
+    def environment(self) -> dict[str, str]:
+        """Of its process."""
+        # Idle threads that spin would slow the one whose turn it is.
+        mine = {"PYTHONPATH": str(self.root / "src"), "OMP_WAIT_POLICY": "PASSIVE"}
+        if self.kernels is not None:
+            mine["MIXDIM_KERNELS"] = str(self.kernels.resolve())
+        return {**os.environ, **mine}
+
+
+def compare(name: str, versions: Sequence[Version], rounds: int, *, cpu: bool) -> list[str]:
     """One line: the median of each, and of the ratio of a round, with its quartiles."""
     workers = {}
-    for version, root in (("this", Path(__file__).parents[1]), ("other", other)):
-        # Idle threads that spin would slow the one whose turn it is.
-        environment = {**os.environ, "PYTHONPATH": str(root / "src"), "OMP_WAIT_POLICY": "PASSIVE"}
-        workers[version] = subprocess.Popen(
-            [sys.executable, __file__, "--work", name],
+    for version in versions:
+        workers[version.name] = subprocess.Popen(
+            [sys.executable, __file__, "--work", name, *(["--cpu"] if cpu else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=version.environment(),
         )
     try:
-        for version, worker in workers.items():
+        for version, worker in zip(versions, workers.values(), strict=True):
             assert worker.stdout is not None
             if worker.stdout.readline() != "ready\n":
-                raise SystemExit(f"the process of the {version} version did not start: see above")
-        seconds: dict[str, list[float]] = {version: [] for version in workers}
+                raise SystemExit(f"the process of the {version.name} version did not start: see above")
+        seconds: dict[str, list[float]] = {version.name: [] for version in versions}
         for number in range(rounds):
             turns = list(workers.items())
-            for version, worker in turns if number % 2 else reversed(turns):
-                seconds[version].append(float(ask(worker)))
+            for turn, worker in turns if number % 2 else reversed(turns):
+                seconds[turn].append(float(ask(worker)))
     finally:
         for worker in workers.values():
             worker.kill()
     ratios = [this / other for this, other in zip(seconds["this"], seconds["other"], strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
-    medians = [f"{1e3 * statistics.median(seconds[version]):.2f}" for version in ("this", "other")]
+    medians = [f"{1e3 * statistics.median(times):.2f}" for times in seconds.values()]
     return [name, *medians, f"{statistics.median(ratios):.3f}", f"{low:.3f}-{high:.3f}"]
 
 
@@ -184,23 +236,33 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--other", type=Path, help="the other checkout")
+    parser.add_argument("--kernels", type=Path, help="a build of this one, in place of the installed")
+    parser.add_argument("--other-kernels", type=Path, help="a build of the other one")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--steps", default=",".join(STEPS), help="default: all of them")
+    parser.add_argument("--cpu", action="store_true", help="CPU time, where others use the machine too")
     parser.add_argument("--work", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(options.work)
+        work(options.work, time.process_time if options.cpu else time.perf_counter)
         return
     if options.other is None or not (options.other / "src" / "mixdim").is_dir():
         parser.error("--other must be a checkout of mixdim")
+    for path in (options.kernels, options.other_kernels):
+        if path is not None and not path.is_file():
+            parser.error(f"there are no kernels at {path}")
     if options.rounds < 2:
         parser.error(f"--rounds must be at least 2, got {options.rounds}")
     for name in options.steps.split(","):
         if name not in STEPS:
             parser.error(f"--steps must be some of {','.join(STEPS)}, got {name!r}")
+    versions = [
+        Version("this", Path(__file__).parents[1], options.kernels),
+        Version("other", options.other, options.other_kernels),
+    ]
     print(" | ".join(["step", "this, ms", "other, ms", "this / other", "quartiles"]))
     for name in options.steps.split(","):
-        print(" | ".join(compare(name, options.other, options.rounds)), flush=True)
+        print(" | ".join(compare(name, versions, options.rounds, cpu=options.cpu)), flush=True)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,37 @@ def test_gradients_come_coalesced_each_touched_row_once_ascending():
     assert touched == sum(len(column.unique()) for column in ids.t())
 
 
+def test_an_output_in_large_pages_is_like_any_other():
+    """From 32 MB on the kernel asks for them."""
+    table = mixdim.MixedDimEmbedding(mixdim.plan([300], temperature=0, base_dim=512))
+    ids = torch.arange(17_001) % 300
+    with torch.no_grad():
+        out = table(ids)
+        assert out.nbytes > 2**25
+        assert torch.equal(out, table.dense_weight()[ids])
+
+
+@pytest.mark.parametrize("num_features", [1, 3])
+def test_a_gradient_is_read_wherever_its_samples_are(num_features):
+    """Parts of a wider matrix, one sample for all, features before samples, no sample at all."""
+    plan = small_layer().plan
+    layer = mixdim.FeatureEmbeddings(plan if num_features == 3 else plan["item"])
+    ids = random_ids(layer.plan, 50, torch.Generator().manual_seed(0))
+    before, after = torch.rand(50, 7), torch.rand(50, 3)
+    pull = torch.randn(50 * (10 + num_features * 16))
+    for function in (
+        lambda: torch.cat([before, layer(ids).flatten(1), after], dim=1),
+        lambda: layer(ids).sum(dim=0),
+        lambda: layer(ids).sum(),
+        lambda: layer(ids).transpose(0, 1).contiguous(),
+        lambda: layer(ids).transpose(1, 2).contiguous(),
+        lambda: layer(ids)[::2],
+        lambda: torch.cat([layer(ids[:1]).flatten(1), before[:1]], dim=1),
+        lambda: torch.cat([layer(ids[:0]).flatten(1), before[:0]], dim=1),
+    ):
+        assert_same_results(function, list(layer.parameters()), pull, **CLOSE)
+
+
 @pytest.mark.parametrize("bad", [-1, 10, 2**31, 2**40, -(2**40)])
 def test_a_bad_id_raises_the_same_error_on_both_paths(bad):
     layer = small_layer()

@@ -18,10 +18,13 @@ SWITCH = "MIXDIM_INTERACTION"  # forces one of the forms: for tests and comparis
 LANES = 8
 CHUNK = 32  # kChunk32 of split.h
 
-# What things cost beside a multiply-add of a large matrix product, measured on two cores with AVX2.
-DENSE = 2.0  # one number of a dense vector with a lifted row, there and back
-PAIR = 25.0  # a vector of the product of two features of a sample, there and back
-FUSED_PAIR = 100.0
+# What things cost a training step, beside a multiply-add of a large matrix product, which is 1: measured
+# on two cores with AVX2 (benchmarks/forms.py compares both forms).
+PRODUCT = 1.3  # a multiply-add of the products here, which are smaller
+DENSE = 30.0  # a number of a dense vector with a lifted row, there and back
+ELEMENT, VECTOR = 600.0, 100.0  # an element of a sample (see split_pairs.h), and each vector of it
+FUSED_PAIR = 300.0  # a pair of features of a sample
+START = 1e7  # of the split form: structs, memory, threads
 
 
 def padded(width: np.ndarray) -> np.ndarray:
@@ -95,13 +98,13 @@ class SplitForm:
         """Of a training step, in multiply-adds of a large matrix product."""
         D, W = self.base_dim, self.columns  # noqa: N806  # the letters of split.h
         hits = batch / np.bincount(self.feature)[self.feature]  # bands have about equal mass
-        entries = np.minimum(self.sizes, hits)
-        grams = 1.5 * W * W * D
-        y = 3 * (~self.is_one_hot * entries * self.width * (W - self.later[self.position])).sum()
-        lifted = 3 * (self.is_lifted * np.where(self.is_one_hot, self.sizes, entries) * self.dim).sum() * D
-        dense = 3 * D * (hits * np.where(self.is_lifted, DENSE, self.width)).sum()
-        pairs = PAIR * batch * self.num_elements
-        return float(grams + y + lifted + dense + pairs)
+        entries = np.where(self.is_one_hot, self.sizes, np.minimum(self.sizes, hits))
+        y = np.where(self.is_one_hot, 0, entries * self.width * (W - self.later[self.position]))
+        lifted = np.where(self.is_lifted, entries * self.dim, batch * self.width) * D  # or z
+        products = 1.5 * W * W * D + 3 * (y + lifted).sum()
+        dense = (self.is_lifted * hits).sum() * D
+        elements = batch * (ELEMENT * self.num_elements + VECTOR * self.elements.sum(0) @ (4, 2, 1))
+        return float(PRODUCT * products + DENSE * dense + elements + START)
 
     def fused_cost(self, batch: int) -> float:
         """The same of the fused form."""

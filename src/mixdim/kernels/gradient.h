@@ -105,9 +105,15 @@ void project_back_narrow(const float* gradients, int64_t stride, const float* ma
   }
 }
 
+// The gradient of the output (B, F, D); samples are `sample_stride` floats apart, as in a part of a wider matrix.
+struct OutputGradient {
+  const float* values;
+  int64_t sample_stride;
+};
+
 void backward_block(const Layer& layer, const Ids& ids, int64_t f, int64_t b, const Run& run,
-                    const uint32_t* rows, const uint32_t* values, const uint32_t* samples, const float* gradient,
-                    const BlockGradient& to) {
+                    const uint32_t* rows, const uint32_t* values, const uint32_t* samples,
+                    const OutputGradient& gradient, const BlockGradient& to) {
   const Block& block = layer.blocks[b];
   const int64_t base_dim = layer.base_dim, stride = padded(base_dim), width = block.width;
   const int64_t begin = ids.offsets ? ids.offsets[f * ids.batch] : 0;
@@ -122,7 +128,7 @@ void backward_block(const Layer& layer, const Ids& ids, int64_t f, int64_t b, co
   }
   const auto gradient_of = [&](uint32_t value) {
     const int64_t sample = samples ? samples[begin + value] : value;
-    return gradient + (sample * layer.num_features + f) * base_dim;
+    return gradient.values + sample * gradient.sample_stride + f * base_dim;
   };
   std::vector<float> projection_gradient(block.projection ? width * stride : 0, 0.0f);
   std::vector<float> sums(kRowsAtOnce * stride, 0.0f);
@@ -143,11 +149,7 @@ void backward_block(const Layer& layer, const Ids& ids, int64_t f, int64_t b, co
           prefetch(gradient_of(values[i + kAhead]), base_dim);
           prefetch(block.table + rows[i + kAhead] * width, width);
         }
-        const float* from = gradient_of(values[i]);
-        const float weight = ids.weights ? ids.weights[begin + values[i]] : 1.0f;
-        int64_t c = 0;
-        for (; c + kLanes <= base_dim; c += kLanes) store(sum + c, load(sum + c) + weight * load(from + c));
-        for (; c < base_dim; ++c) sum[c] += weight * from[c];
+        add_row(sum, gradient_of(values[i]), base_dim, ids.weights ? ids.weights[begin + values[i]] : 1.0f);
       }
       table_rows[n] = block.table + row * width;
       to.rows[unique + n] = to.first_row + row;

@@ -69,7 +69,7 @@ inline int64_t find(const Layer& layer, const Feature& feature, int64_t id, int6
 }
 
 inline void prefetch(const float* row, int64_t width) {
-  for (int64_t c = 0; c < std::min<int64_t>(width, 64); c += 16) __builtin_prefetch(row + c);
+  for (int64_t c = 0; c < std::min<int64_t>(width, 128); c += 16) __builtin_prefetch(row + c);
 }
 
 std::vector<Padded> pack_projections(const Layer& layer) {
@@ -147,36 +147,65 @@ bool lookup_tile(const Layer& layer, const std::vector<Padded>& packed, const Id
   return true;
 }
 
+// sum += weight * row
+inline void add_row(float* sum, const float* row, int64_t width, float weight) {
+  int64_t c = 0;
+  for (; c + kLanes <= width; c += kLanes) store(sum + c, load(sum + c) + weight * load(row + c));
+  for (; c < width; ++c) sum[c] += weight * row[c];
+}
+
+// What the bags of one feature of a tile read: a row of a table for each value, or none.
+struct BagRows {
+  std::vector<int64_t> block;
+  std::vector<const float*> row;
+  std::vector<int64_t> found;  // of each block of the feature: how many values are in it
+  std::vector<float> sums;     // of stored rows, before they are projected
+
+  // Returns false and says where if an id is out of range. Every id is read once.
+  bool resolve(const Layer& layer, const Feature& feature, const Ids& ids, int64_t begin, int64_t end, int64_t* bad) {
+    block.resize(end - begin);
+    row.resize(end - begin);
+    found.assign(feature.num_blocks, 0);
+    for (int64_t v = begin; v < end; ++v) {
+      int64_t at = 0;
+      const int64_t b = block[v - begin] = find(layer, feature, ids.value(v), &at);
+      if (b == kBad) {
+        *bad = v;
+        return false;
+      }
+      if (b == kPadding) continue;
+      ++found[b - feature.first_block];
+      row[v - begin] = layer.blocks[b].table + at * layer.blocks[b].width;
+      prefetch(row[v - begin], layer.blocks[b].width);
+    }
+    return true;
+  }
+};
+
 // Adds up the bags of one feature of a tile. Returns false and says where if an id is out of range.
 bool sum_tile(const Layer& layer, const std::vector<Padded>& packed, const Ids& ids, int64_t f, int64_t first,
-              int64_t count, std::vector<float>* scratch, float* out, int64_t* bad) {
+              int64_t count, BagRows* rows, float* out, int64_t* bad) {
   const Feature& feature = layer.features[f];
   const int64_t base_dim = layer.base_dim;
+  const int64_t* offsets = ids.offsets + f * ids.batch + first;
+  if (!rows->resolve(layer, feature, ids, offsets[0], offsets[count], bad)) return false;
   for (int64_t s = 0; s < count; ++s) {
     std::fill_n(out + ((first + s) * layer.num_features + f) * base_dim, base_dim, 0.0f);
   }
-  const int64_t* offsets = ids.offsets + f * ids.batch + first;
   for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
+    if (rows->found[b - feature.first_block] == 0) continue;
     const Block& block = layer.blocks[b];
-    scratch->assign(count * block.width, 0.0f);
+    if (block.projection) rows->sums.assign(count * block.width, 0.0f);
     const float* in[kTile];
     float* to[kTile];
     int64_t found = 0;
     for (int64_t s = 0; s < count; ++s) {
       float* row_out = out + ((first + s) * layer.num_features + f) * base_dim;
-      float* sum = block.projection ? scratch->data() + s * block.width : row_out;
+      float* sum = block.projection ? &rows->sums[s * block.width] : row_out;
       bool any = false;
       for (int64_t v = offsets[s]; v < offsets[s + 1]; ++v) {
-        int64_t row = 0;
-        const int64_t at = find(layer, feature, ids.value(v), &row);
-        if (at == kBad) {
-          *bad = v;
-          return false;
-        }
-        if (at != b) continue;
-        const float weight = ids.weights ? ids.weights[v] : 1.0f;
-        const float* from = block.table + row * block.width;
-        for (int64_t k = 0; k < block.width; ++k) sum[k] += weight * from[k];
+        if (rows->block[v - offsets[0]] != b) continue;
+        add_row(sum, rows->row[v - offsets[0]], block.width, ids.weights ? ids.weights[v] : 1.0f);
         any = true;
       }
       if (any && block.projection) {

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call, outside_of_graphs
-from mixdim.kernels.structs import LayerArguments, LayerStructs, Layout, Lookup, bags_of
+from mixdim.kernels.structs import LayerArguments, LayerStructs, Layout, Lookup, samples_of
 
 
 class Sorted:
@@ -70,16 +70,24 @@ def projection_gradients(structs: LayerStructs, to: RowGradients) -> list[Tensor
     return projections
 
 
-def weight_gradients(structs: LayerStructs, gradient: Tensor | int) -> list[Tensor]:
-    """From the gradient of the vectors (B, F, D) to those of all tables, then of all projections."""
+def weight_gradients(
+    structs: LayerStructs, gradient: Tensor | int, sample_stride: int | None = None
+) -> list[Tensor]:
+    """From the gradient of the vectors (B, F, D) to those of all tables, then of all projections.
+
+    Its samples are `sample_stride` floats apart, F * D unless that is said.
+    """
     ids = sort_ids(structs)
     to = RowGradients(structs, ids)
     projections = projection_gradients(structs, to)
     samples = None
     if structs.offsets is not None:
-        samples = (bags_of(structs.offsets) % max(structs.batch, 1)).to(torch.int32)
+        samples = samples_of(structs.offsets, structs.batch)
     sorted_ids = (ids.runs, ids.rows, ids.values, samples)
-    wrong = call("mixdim_backward", structs.layer, structs.ids, *sorted_ids, gradient, to.structs)
+    if sample_stride is None:
+        sample_stride = len(structs.layout.features) * structs.arguments.base_dim
+    pull = (gradient, sample_stride)
+    wrong = call("mixdim_backward", structs.layer, structs.ids, *sorted_ids, *pull, to.structs)
     structs.raise_if_wrong(wrong)
     return [*to.of_tables(structs.arguments), *projections]
 
@@ -123,7 +131,13 @@ def _forward(asked: Lookup) -> Tensor:
 @outside_of_graphs
 def _backward(asked: Lookup, gradient: Tensor) -> list[Tensor]:
     """The gradients of all tables, then those of all projections."""
-    return weight_gradients(LayerStructs(asked), gradient.contiguous())
+    structs = LayerStructs(asked)
+    num_features, base_dim = len(structs.layout.features), asked.layer.base_dim
+    assert gradient.shape == (structs.batch, num_features, base_dim)
+    # A part of a wider gradient, such as that of vectors side by side, is read where it is.
+    if structs.batch and gradient[0].is_contiguous():
+        return weight_gradients(structs, gradient, gradient.stride(0))
+    return weight_gradients(structs, gradient.contiguous())
 
 
 # The arguments of `Lookup` and, but for the last two, of `LayerArguments`.

@@ -13,8 +13,10 @@
 #include "amsgrad.h"
 #include "gradient.h"
 #include "interaction.h"
+#include "lifted.h"
 #include "lookup.h"
 #include "mlp.h"
+#include "pages.h"
 #include "scores.h"
 #include "split_back.h"
 
@@ -70,20 +72,23 @@ int64_t if_memory_lasts(const Work& work) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 4; }
+EXPORT int64_t mixdim_interface(int64_t) { return 5; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
 
 // Looks up single ids or sums bags into out (B, F, D).
-EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int64_t threads) {
-  if (!fits(*layer, *ids)) return kBadOffsets;
+EXPORT int64_t mixdim_lookup(const Layer* stored, const Ids* ids, float* out, int64_t threads) {
+  if (!fits(*stored, *ids)) return kBadOffsets;
+  ask_for_large_pages(out, ids->batch * stored->num_features * stored->base_dim);
+  const Lifted lifted(*stored, *ids, threads);
+  const Layer* layer = &lifted.layer();
   const std::vector<Padded> packed = pack_projections(*layer);
   const int64_t tiles = (ids->batch + kTile - 1) / kTile;
   int64_t first_bad = INT64_MAX;
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> scratch;
+    BagRows rows;
     int64_t bad = INT64_MAX;
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < tiles; ++t) {
@@ -91,7 +96,7 @@ EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int
       if (ids->offsets) {
         for (int64_t f = 0; f < layer->num_features; ++f) {
           int64_t at = 0;
-          if (!sum_tile(*layer, packed, *ids, f, first, count, &scratch, out, &at)) bad = std::min(bad, at);
+          if (!sum_tile(*layer, packed, *ids, f, first, count, &rows, out, &at)) bad = std::min(bad, at);
         }
         continue;
       }
@@ -102,6 +107,14 @@ EXPORT int64_t mixdim_lookup(const Layer* layer, const Ids* ids, float* out, int
     first_bad = std::min(first_bad, bad);
   }
   return first_bad == INT64_MAX ? kFine : first_bad;
+}
+
+// Says of each block whether mixdim_lookup lifts its rows once for these ids, as 1 or 0: for tests.
+EXPORT int64_t mixdim_lifts(const Layer* layer, const Ids* ids, int64_t* lifts, int64_t) {
+  if (!fits(*layer, *ids)) return kBadOffsets;
+  std::fill_n(lifts, layer->num_blocks, 0);
+  for (const int64_t b : blocks_to_lift(*layer, *ids)) lifts[b] = 1;
+  return kFine;
 }
 
 // Sorts the values of every block by row. rows, values: one entry for each value; runs: one for each block.
@@ -116,11 +129,11 @@ EXPORT int64_t mixdim_sort(const Layer* layer, const Ids* ids, uint32_t* rows, u
   return bad;
 }
 
-// From the gradient of the output (B, F, D) to those of the touched rows and of the projections. Rows, values and
-// runs are what mixdim_sort wrote.
+// From the gradient of the output (B, F, D), with samples `sample_stride` floats apart, to those of the touched rows
+// and of the projections. Rows, values and runs are what mixdim_sort wrote.
 EXPORT int64_t mixdim_backward(const Layer* layer, const Ids* ids, const Run* runs, const uint32_t* rows,
                                const uint32_t* values, const uint32_t* samples, const float* gradient,
-                               const BlockGradient* to, int64_t threads) {
+                               int64_t sample_stride, const BlockGradient* to, int64_t threads) {
   if (!fits(*layer, *ids)) return kBadOffsets;
   // The costly blocks first, so that no thread is left with one at the end.
   std::vector<std::pair<int64_t, int64_t>> tasks;  // (cost, block)
@@ -138,7 +151,7 @@ EXPORT int64_t mixdim_backward(const Layer* layer, const Ids* ids, const Run* ru
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (size_t task = 0; task < tasks.size(); ++task) {
     const int64_t b = tasks[task].second, f = feature_of[b];
-    backward_block(*layer, *ids, f, b, runs[b], rows, values, samples, gradient, to[b]);
+    backward_block(*layer, *ids, f, b, runs[b], rows, values, samples, {gradient, sample_stride}, to[b]);
   }
   return kFine;
 }

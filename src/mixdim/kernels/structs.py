@@ -208,6 +208,13 @@ def bags_of(offsets: Tensor) -> Tensor:
     return torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff())
 
 
+def samples_of(offsets: Tensor, batch: int) -> np.ndarray:
+    """The sample that each value belongs to: `bags_of(offsets) % batch`, several times faster."""
+    num_features = (len(offsets) - 1) // max(batch, 1)
+    samples = np.tile(np.arange(batch, dtype=np.uint32), num_features)
+    return np.repeat(samples, np.diff(offsets.numpy()))
+
+
 def require_shape(tensor: Tensor, name: str, shape: tuple[int, ...]) -> None:
     """Refuse a tensor that is not as large as what the kernels will read of it."""
     if tuple(tensor.shape) != shape:

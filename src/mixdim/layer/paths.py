@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixdim import kernels
 from mixdim.kernels.lookup import lookup as kernel_lookup
-from mixdim.layer.bags import Bags, check_bags, checked_offsets, reduce_bags, unroll_bags
+from mixdim.layer.bags import check_bags, checked_offsets, reduce_bags, unroll_bags
 from mixdim.layer.lookup import lookup, lookup_each, lookup_sum
 
 if TYPE_CHECKING:
@@ -63,24 +63,26 @@ def look_up_bags(layer: MixedTables, values: Tensor, offsets: Tensor, weights: T
     if one_length:
         return _concat(layer, values, offsets.shape[0] - 1)
     offsets = offsets.to(torch.int64)
-    bags = unroll_bags(values, offsets, weights, layer.num_features)
     if layer.pooling == "max" or layer.pooling == "product":
+        bags = unroll_bags(values, offsets, weights, layer.num_features)
         rows = layer.routing.bags_of_rows(bags, layer.rank_of_id)
         vectors = lookup_each(layer.tables(), rows.values, layer.packing.blocks)
         return reduce_bags(rows, vectors, layer.pooling)
-    summed = _sum_bags(layer, bags, offsets)
+    summed = _sum_bags(layer, values, offsets, weights)
     if layer.pooling == "sum":
         return summed
+    bags = unroll_bags(values, offsets, None, layer.num_features)
     counted = layer.routing.without_padding(bags)
     return summed / counted.lengths().clamp(min=1)[:, :, None]
 
 
-def _sum_bags(layer: MixedTables, bags: Bags, offsets: Tensor) -> Tensor:
+def _sum_bags(layer: MixedTables, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
     """Look up and add up bags of ids: -> (B, F, base_dim)."""
-    by_kernels, part = takes_kernels(layer, bags.values, bags.weights), layer.kernel_part
+    by_kernels, part = takes_kernels(layer, values, weights), layer.kernel_part
     if by_kernels and part.is_all:
-        weights = None if bags.weights is None else bags.weights.to(torch.float32)
-        return kernel_lookup(bags.values, offsets, weights, layer.kernel_arguments())
+        weights = None if weights is None else weights.to(torch.float32)
+        return kernel_lookup(values, offsets, weights, layer.kernel_arguments())
+    bags = unroll_bags(values, offsets, weights, layer.num_features)
     rows = layer.routing.bags_of_rows(bags, layer.rank_of_id)
     if not by_kernels:
         return lookup_sum(layer.tables(), rows)
