@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 import mixdim
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.models.layers import Layers
 from rivals import FbgemmTables, LoopOverFeatures, bmm_interaction, import_fbgemm
 from rounds import Contest, Step, arguments, run
 from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
@@ -90,9 +91,14 @@ def model_step(model: Dlrm, optimizers: list[Optimizer], batches: list[Batch]) -
     return training_step(forward_backward, batches, optimizers)
 
 
-def mixdim_amsgrad(plan: mixdim.Plan, hidden: Hidden, batches: list[Batch]) -> Step:
+def mixdim_amsgrad(
+    plan: mixdim.Plan, hidden: Hidden, batches: list[Batch], *, own_mlps: bool = False
+) -> Step:
     layer = mixdim.FeatureEmbeddings(plan, sparse=True)
-    model = Dlrm(layer, layer.interact, Mlps(plan.base_dim, hidden))
+    mlps = Mlps(plan.base_dim, hidden)
+    if own_mlps:
+        mlps.bottom, mlps.top = Layers(*mlps.bottom), Layers(*mlps.top)
+    model = Dlrm(layer, layer.interact, mlps)
     return model_step(model, [mixdim.SparseAMSGrad(model.parameters(), lr=LEARNING_RATE)], batches)
 
 
@@ -131,7 +137,10 @@ def main() -> None:
     parser.add_argument("--base-dim", type=int, default=32)
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument(
-        "--mlps", choices=MLPS, default="usual", help="hidden layers 512-256-64 and 512-256, or 128-64 each"
+        "--mlps",
+        choices=MLPS,
+        default="usual",
+        help="hidden layers 512-256-64 and 512-256, or 128-64 each",
     )
     parser.add_argument(
         "--with-fbgemm", action="store_true", help="also FBGEMM, which must be installed"
@@ -142,6 +151,7 @@ def main() -> None:
     hidden = MLPS[options.mlps]
     contenders = {
         "mixdim, SparseAMSGrad": partial(mixdim_amsgrad, plan, hidden),
+        "the same, MLPs as mixdim.models.mlp": partial(mixdim_amsgrad, plan, hidden, own_mlps=True),
         RIVAL: partial(loop_sparse_adam, plan, hidden),
         "limit: MLPs alone": partial(mlps_alone, options.base_dim, hidden),
     }
@@ -150,7 +160,7 @@ def main() -> None:
         contenders["FBGEMM, bmm, Adagrad"] = partial(fbgemm_adagrad, plan, hidden)
     title = (
         f"DLRM, temperature {options.temperature:g}, base_dim {options.base_dim}, "
-        f"batch {options.batch_size}, {options.mlps} MLPs: {plan.num_parameters:,} parameters in the layer"
+        f"batch {options.batch_size}, {options.mlps} MLPs: {plan.num_parameters:,} parameters in tables"
     )
     run([Contest(title, partial(make_batches, options.batch_size), contenders, RIVAL)], options)
 

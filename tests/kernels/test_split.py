@@ -1,4 +1,4 @@
-"""The split form of lookup and interaction is what the plain path is, in float64 too, and keeps its memory."""
+"""The split form of lookup and interaction: exact, with memory of its own, and prepared once."""
 
 import gc
 
@@ -246,7 +246,9 @@ def test_without_gradients_weights_are_prepared_once_while_they_do_not_change(mo
             found = [layer.interact(dense, rows) for rows in (ids, ids.flip(0))]
             assert calls.count("weights") == 3
             layer.table_100.mul_(2)  # who changes them all the same gets what is right
-            assert_near([layer.interact(dense, ids)], [expected_of(layer, ids, dense, dense.view(-1))[0]])
+            assert_near(
+                [layer.interact(dense, ids)], [expected_of(layer, ids, dense, dense.view(-1))[0]]
+            )
             assert calls.count("weights") == 4
         assert layer._kept_weights is None
     for mine, theirs in zip(found, expected, strict=True):

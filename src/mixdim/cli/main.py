@@ -19,6 +19,7 @@ from mixdim.cli import theory as cli_theory
 from mixdim.cli import train as cli_train
 from mixdim.cli.outcome import end_with, interruptible, stopped_by, warnings_as_lines
 from mixdim.cli.progress import progress_bars
+from mixdim.kernels.forms import forced as forced_form
 from mixdim.planning.feature_file import FORMS, FeatureList, read_features
 from mixdim.planning.table import rule_in_words
 from mixdim.stopping import Terminated
@@ -200,6 +201,9 @@ def doctor() -> None:
         "torch": torch.__version__,
         "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
         "kernels": ("in use: " if kernels.available() else "not in use: ") + kernels.reason(),
+        "interaction": forced_form()
+        or "fused or split, by plan and batch size: "
+        "FeatureEmbeddings.interaction_form(batch_size) says which",
     }
     width = max(len(name) for name in facts)
     for name, fact in facts.items():

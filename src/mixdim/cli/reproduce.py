@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 REPRODUCE_EXAMPLES = """Examples:
 
 - `mixdim reproduce all --out smoke`
-- `mixdim reproduce fig2b --scale small --jobs 2 --out small`
+- `mixdim reproduce fig2b fig2c --scale small --out small`
 - `mixdim reproduce fig3a --scale small --data ml-1m --out small`
 - `mixdim reproduce all --scale paper --data criteo --data ml-latest --out paper`
 """
 
 
 def reproduce(
-    figure: Annotated[str, typer.Argument(help="fig1, fig2a ... fig9, table1, claim-16x, ..., or all.")],
+    figures: Annotated[
+        list[str],
+        typer.Argument(help="Of fig1, fig2a ... fig9, table1, claim-16x, ..., some, or all."),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for pictures and findings; made if needed.")] = Path(
         "reproduction"
     ),
@@ -42,7 +45,7 @@ def reproduce(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time. For times worth reading: 1.")] = 1,
 ) -> None:
-    """Make a figure, a table or a claim of the paper from your own runs.
+    """Make figures, tables and claims of the paper from your own runs.
 
     Runs that the records hold already are not made again: figures share them.
     """
@@ -53,7 +56,7 @@ def reproduce(
     try:
         with progress_bars(slow="runs") as progress:
             made = make(
-                figure,
+                figures,
                 scale_of(scale),
                 out,
                 data=data or [],

@@ -1,13 +1,13 @@
 """Which form of lookup and interaction is cheaper, from a layer's blocks and the batch size alone.
 
-*Fused* lifts every sample's vectors and multiplies them; *split* multiplies stored rows through small Gram
-matrices (see split.h). Both are exact. Knows nothing about tensors.
+*Fused* lifts every sample's vectors and multiplies them; *split* multiplies stored rows through a small
+Gram matrix (see split.h). Both are exact. Knows nothing about tensors.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from mixdim.kernels.structs import Layout
 Form = Literal["fused", "split"]
 SWITCH = "MIXDIM_INTERACTION"  # forces one of the forms: for tests and comparisons
 LANES = 8
-CHUNK = 32  # kChunk32 of split.h
+CHUNK = 32  # kChunkColumns of split.h
 
 # What things cost a training step, beside a multiply-add of a large matrix product, which is 1: measured
-# on two cores with AVX2 (benchmarks/forms.py compares both forms).
+# on two cores with AVX2 (benchmarks/dlrm.py with MIXDIM_INTERACTION=fused or split compares the forms).
 PRODUCT = 1.3  # a multiply-add of the products here, which are smaller
 DENSE = 30.0  # a number of a dense vector with a lifted row, there and back
 ELEMENT, VECTOR = 600.0, 100.0  # an element of a sample (see split_pairs.h), and each vector of it
@@ -54,9 +54,9 @@ class SplitForm:
         z_width = np.where(self.is_lifted, 0, self.width)
         self.z_column = np.where(self.is_lifted, -1, np.cumsum(z_width) - z_width)
         self.z_columns = int(z_width.sum())
-        self.padded = np.where(self.is_one_hot, (self.width + LANES - 1) // LANES * LANES, padded(self.width))
-        # Then wide ones: their rows are few, and they meet all later columns. Bands are of any width, and
-        # come last, vector by vector.
+        self.padded = np.where(self.is_one_hot, self.width, padded(self.width))
+        # Then wide ones: their rows are few, and they meet all later columns. Bands are of any width:
+        # they come last, vector by vector.
         num_blocks = np.bincount(self.feature)
         mean_width = np.bincount(self.feature, self.padded) / num_blocks
         self.order = np.lexsort((-mean_width, num_blocks > 1, wide > 0))
@@ -66,23 +66,29 @@ class SplitForm:
         self.stride = (base_dim + CHUNK - 1) // CHUNK * CHUNK
 
     def _place_columns(self) -> None:
-        """Put the columns of one feature after those of another; narrow ones begin after one that is 0."""
+        """Put columns feature after feature; before the narrow ones comes a vector of zeros."""
         widths, self.column = self.padded, np.zeros_like(self.width)
-        zero = LANES if self.num_one_hot else 0
+        hot = int((widths * self.is_one_hot).sum())
+        self.narrow = (hot + 2 * LANES - 1) // LANES * LANES if hot else 0
         by_position = np.argsort(self.position, kind="stable")
         starts = np.cumsum(widths[by_position]) - widths[by_position]
-        self.column[by_position] = starts + np.where(self.is_one_hot[by_position], 0, zero)
-        self.columns = int(widths.sum()) + zero
-        self.narrow = int((widths * self.is_one_hot).sum()) + zero
+        self.column[by_position] = starts + np.where(self.is_one_hot[by_position], 0, self.narrow - hot)
+        self.columns = int(widths.sum()) + self.narrow - hot
         self.later = np.zeros(self.num_features, np.int64)  # by position
         np.maximum.at(self.later, self.position, self.column + widths)
 
     def _place_elements(self) -> None:
         """Say where products go: see split_pairs.h."""
-        hot, positions, num_blocks = self.num_one_hot, np.arange(self.num_features), np.bincount(self.position)
+        hot, positions, num_blocks = (
+            self.num_one_hot,
+            np.arange(self.num_features),
+            np.bincount(self.position),
+        )
         narrow = np.argsort(self.column)[self.is_one_hot.sum() :]
         vectors = self.padded[narrow] // LANES
-        size = np.where(num_blocks[self.position[narrow]] > 1, 1, np.minimum(vectors, 4))  # vectors of an element
+        size = np.where(
+            num_blocks[self.position[narrow]] > 1, 1, np.minimum(vectors, 4)
+        )  # vectors of an element
         owner, size = (np.repeat(values, vectors // size) for values in (self.position[narrow], size))
         later = [np.concatenate([positions[i + 1 : hot], owner[owner > i]]) for i in positions]
         sizes = [[(size[owner > i] == n).sum() for n in (4, 2, 1)] for i in positions]
@@ -121,11 +127,15 @@ def _pair_column(slots: np.ndarray, others: np.ndarray) -> np.ndarray:
     return high * (high - 1) // 2 + np.minimum(slots, others)
 
 
+def forced() -> Form | None:
+    """The form that the environment forces, if it does."""
+    form = os.environ.get(SWITCH) or None
+    if form not in (None, *get_args(Form)):
+        raise ValueError(f"{SWITCH} must be {' or '.join(get_args(Form))}, got {form!r}")
+    return cast("Form | None", form)
+
+
 def form_of(split: SplitForm, batch: int) -> Form:
-    """The cheaper form for a batch of this size, or the one that the environment forces."""
-    forced = os.environ.get(SWITCH, "")
-    if forced in ("fused", "split"):
-        return forced  # type: ignore[return-value]  # checked in the line above
-    if forced:
-        raise ValueError(f"{SWITCH} must be fused or split, got {forced!r}")
-    return "split" if split.cost(batch) < split.fused_cost(batch) else "fused"
+    """The cheaper form for a batch of this size, or the one that is forced."""
+    cheaper: Form = "split" if split.cost(batch) < split.fused_cost(batch) else "fused"
+    return forced() or cheaper

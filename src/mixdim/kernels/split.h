@@ -19,8 +19,8 @@
 
 namespace mixdim {
 
-constexpr int64_t kChunk32 = 32;  // columns of the dense vectors that are worked on at once
-constexpr int64_t kPiece = 256;   // entries of a block that are one task
+constexpr int64_t kChunkColumns = 32;  // columns of the dense vectors that are worked on at once
+constexpr int64_t kPiece = 1024;  // entries of a block that are one task
 
 // Both structs are laid out by split.py, field by field.
 struct SplitBlock {
@@ -60,17 +60,17 @@ struct Split {
   const int64_t* dense_column;    // (F,) where the product of each with the dense vector goes in the output
   const int32_t* element_column;  // where elements go
   int64_t features, hot, batch, base_dim;
-  int64_t columns, narrow;      // narrow columns, of features that are not one-hot, are last; a vector of zeros before them
+  int64_t columns, narrow;  // narrow columns, of features that are not one-hot, are last: zeros before them
   int64_t z_columns, stride;
-  float* q;            // (W, stride)
-  float* gram;         // (W, W): what is right of the diagonal
-  float* z_weight;     // (z_columns, D)
-  float* z;            // (B, z_columns)
+  float* q;               // (W, stride)
+  float* gram;            // (W, W): what is right of the diagonal
+  float* z_weight;        // (z_columns, D)
+  float* z;               // (B, z_columns)
   Place* places;          // (B, F), by position
   uint32_t* hot_columns;  // (B, one-hot features): the column of each, with padding one that is always zero
   uint32_t* entry_of;     // the entry of each sorted value
 
-  int64_t chunks() const { return stride / kChunk32; }
+  int64_t chunks() const { return stride / kChunkColumns; }
 };
 
 // Runs work(task) for all tasks, one thread each.
@@ -168,13 +168,14 @@ void prepare_weights(const Layer& layer, const Split& split, const Run* runs, co
       }
     }
   });
-  if (split.hot) std::fill_n(split.q + (split.narrow - kLanes) * stride, kLanes * stride, 0.0f);
-  constexpr int64_t kPanel = 48;
-  const int64_t W = split.columns;
-  in_parallel((W + kPanel - 1) / kPanel, threads, [&](int64_t panel) {
-        const int64_t r = panel * kPanel;
-    matrix_product(std::min(kPanel, W - r), W - r, D, rows_of(split.q + r * stride, stride),
-                   transposed(rows_of(split.q + r * stride, stride)), split.gram + r * W + r, W, false, scratches(1));
+  const int64_t zeros = split.hot ? split.later[split.hot - 1] : split.narrow;
+  std::fill_n(split.q + zeros * stride, (split.narrow - zeros) * stride, 0.0f);
+  constexpr int64_t kPanel = 96;
+  const int64_t W = split.columns, panels = (W + kPanel - 1) / kPanel;
+  in_parallel(panels, threads, [&](int64_t task) {
+    const int64_t c = (panels - 1 - task) * kPanel, width = std::min(kPanel, W - c);  // the highest first
+    matrix_product(c + width, width, D, rows_of(split.q, stride), transposed(rows_of(split.q + c * stride, stride)),
+                   split.gram + c, W, false, scratches(1));
   });
 }
 

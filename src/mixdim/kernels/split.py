@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from mixdim.kernels.forms import CHUNK, SplitForm
 from mixdim.kernels.library import address, call, outside_of_graphs
 from mixdim.kernels.lookup import RowGradients, Sorted, projection_gradients, sort_ids
-from mixdim.kernels.pool import Borrowed
+from mixdim.kernels.pool import Borrowed, empty
 from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup, require_shape
 
 # The structs of split.h.
@@ -88,7 +88,15 @@ class Prepared:
             blocks[ready] = kept.blocks[ready]
             blocks["is_ready"][ready] = 1
         blocks["entries"] = np.where(blocks["has_all_rows"], form.sizes, entries)
-        for name in ("num_features", "num_one_hot", "base_dim", "columns", "narrow", "z_columns", "stride"):
+        for name in (
+            "num_features",
+            "num_one_hot",
+            "base_dim",
+            "columns",
+            "narrow",
+            "z_columns",
+            "stride",
+        ):
             struct[name] = getattr(form, name)
         for name in ("order", "later", "elements", "element_start", "dense_column", "element_column"):
             struct[name] = address(getattr(form, name))
@@ -102,7 +110,7 @@ class Prepared:
             room.take(struct, "gram", form.columns**2)
             room.take(struct, "z_weight", form.z_columns * form.base_dim)
         room.take(struct, "z", form.z_columns * batch)
-        for b in np.flatnonzero(blocks["is_ready"] == 0):
+        for b in np.flatnonzero(blocks["is_ready"] == 0).tolist():
             entries = int(blocks["entries"][b])
             room.take(blocks, "x", entries * int(form.padded[b]), b)
             room.take(blocks, "y", entries * int(blocks["y_stride"][b]), b)
@@ -123,7 +131,7 @@ class Prepared:
 
 
 class KeptWeights:
-    """What follows from weights alone, of rows too where there are few: for many lookups without gradients."""
+    """What follows from weights alone, with rows where they are few: for lookups without gradients."""
 
     def __init__(self, layer: LayerArguments, form: SplitForm) -> None:
         self.versions = versions_of(layer)
@@ -190,7 +198,7 @@ class _SplitInteraction(torch.autograd.Function):
 def _interact(structs: LayerStructs, prepared: Prepared, ids: Sorted, dense: Tensor) -> Tensor:
     form, batch, dense = prepared.form, structs.batch, dense.contiguous()
     require_shape(dense, "dense", (batch, form.base_dim))
-    out = torch.empty(batch, form.base_dim + form.num_features * (form.num_features + 1) // 2)
+    out = empty(batch, form.base_dim + form.num_features * (form.num_features + 1) // 2)
     work = Borrowed((form.stride // CHUNK + 1) * form.num_features * batch)
     sorted_ids = (ids.runs, ids.rows, ids.values)
     arguments = (structs.layer, prepared.struct, *sorted_ids, dense, work.address(), out)
@@ -203,10 +211,15 @@ def _backward(
     asked: Lookup, prepared: Prepared, ids: Sorted, dense: Tensor, gradient: Tensor
 ) -> list[Tensor]:
     """The gradients of the dense vectors, of all tables, and of all projections."""
-    structs, form, dense, gradient = LayerStructs(asked), prepared.form, dense.contiguous(), gradient.contiguous()
+    structs, form, dense, gradient = (
+        LayerStructs(asked),
+        prepared.form,
+        dense.contiguous(),
+        gradient.contiguous(),
+    )
     require_shape(dense, "dense", (structs.batch, form.base_dim))
     to = RowGradients(structs, ids)
-    projections, dense_gradient = projection_gradients(structs, to), torch.empty_like(dense)
+    projections, dense_gradient = projection_gradients(structs, to), empty(*dense.shape)
     per_sample = form.num_features + form.num_elements + 2 * (form.columns - form.narrow)
     memory, work = Borrowed(prepared.num_floats), Borrowed(per_sample * structs.batch)
     offset = (memory.address() - prepared.memory.address()) // 4

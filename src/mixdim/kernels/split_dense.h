@@ -9,7 +9,7 @@
 
 namespace mixdim {
 
-constexpr int kVectors = kChunk32 / kLanes;
+constexpr int kVectors = kChunkColumns / kLanes;
 
 // to[n] = the sum of the lanes of v[n].
 inline Vector add_lanes_of_8(const Vector* v) {
@@ -30,19 +30,19 @@ inline Vector add_lanes_of_8(const Vector* v) {
 // Rows of one chunk are far apart, and entries come one after the other.
 constexpr int64_t kRowsAhead = 6;
 inline void prefetch_chunk(const float* row) {
-  for (int64_t c = 0; c < kChunk32; c += 16) __builtin_prefetch(row + c);
+  for (int64_t c = 0; c < kChunkColumns; c += 16) __builtin_prefetch(row + c);
 }
 
 // Columns first to first + 32 of a matrix of D columns, zeros beyond them.
 inline void pack_columns(const float* matrix, int64_t row_stride, int64_t rows, int64_t D, int64_t first, float* to) {
-  const int64_t count = std::min(kChunk32, D - first);
-  for (int64_t r = 0; r < rows; ++r, to += kChunk32) {
+  const int64_t count = std::min(kChunkColumns, D - first);
+  for (int64_t r = 0; r < rows; ++r, to += kChunkColumns) {
     const float* from = matrix + r * row_stride + first;
-    if (count == kChunk32) {
-      for (int64_t c = 0; c < kChunk32; c += kLanes) store(to + c, load(from + c));
+    if (count == kChunkColumns) {
+      for (int64_t c = 0; c < kChunkColumns; c += kLanes) store(to + c, load(from + c));
     } else {
       std::memcpy(to, from, count * sizeof(float));
-      std::fill(to + count, to + kChunk32, 0.0f);
+      std::fill(to + count, to + kChunkColumns, 0.0f);
     }
   }
 }
@@ -50,7 +50,7 @@ inline void pack_columns(const float* matrix, int64_t row_stride, int64_t rows, 
 // One-hot features have few rows, which stay in the cache: they go sample by sample, all at once. q is their first row's
 // chunk.
 void hot_products(const Split& split, const float* q, const float* packed, float* to) {
-  for (int64_t s = 0; s < split.batch; ++s, packed += kChunk32) {
+  for (int64_t s = 0; s < split.batch; ++s, packed += kChunkColumns) {
     const uint32_t* columns = split.hot_columns + s * split.hot;
     for (int64_t first = 0; first < split.hot; first += kLanes) {
       const int64_t count = std::min(kLanes, split.hot - first);
@@ -68,7 +68,7 @@ void hot_products(const Split& split, const float* q, const float* packed, float
 
 void hot_products_back(const Split& split, float* q, const float* products, const float* packed, int64_t offset,
                        float* back) {
-  for (int64_t s = 0; s < split.batch; ++s, packed += kChunk32, back += kChunk32) {
+  for (int64_t s = 0; s < split.batch; ++s, packed += kChunkColumns, back += kChunkColumns) {
     Vector x[kVectors], sum[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       x[v] = load(packed + v * kLanes);
@@ -93,27 +93,27 @@ void dense_products(const Layer& layer, const Split& split, const Run* runs, con
   const int64_t B = split.batch, D = layer.base_dim, F = layer.num_features;
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> packed(B * kChunk32);
+    std::vector<float> packed(B * kChunkColumns);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t chunk = 0; chunk < split.chunks(); ++chunk) {
-      pack_columns(dense, D, B, D, chunk * kChunk32, packed.data());
+      pack_columns(dense, D, B, D, chunk * kChunkColumns, packed.data());
       float* to = partial + chunk * F * B;
       std::fill_n(to, F * B, 0.0f);
-      hot_products(split, split.q + chunk * kChunk32, packed.data(), to);
+      hot_products(split, split.q + chunk * kChunkColumns, packed.data(), to);
       for (int64_t b = 0; b < layer.num_blocks; ++b) {
         const SplitBlock& own = split.blocks[b];
         if (own.is_one_hot || !own.is_lifted) continue;
         float* of_feature = to + own.position * B;
-        const float* lifted = own.lifted + chunk * kChunk32;
+        const float* lifted = own.lifted + chunk * kChunkColumns;
         const int64_t end = runs[b].first + runs[b].count;
         for (int64_t i = runs[b].first; i < end; i += kLanes) {
           Vector sums[kLanes] = {};
           const int64_t count = std::min(kLanes, end - i);
           for (int64_t n = 0; n < count; ++n) {
-            const float* x = packed.data() + values[i + n] * kChunk32;
+            const float* x = packed.data() + values[i + n] * kChunkColumns;
             const float* v = lifted + split.entry_of[i + n] * split.stride;
             prefetch_chunk(v + kRowsAhead * split.stride);
-            for (int64_t c = 0; c < kChunk32; c += kLanes) sums[n] += load(x + c) * load(v + c);
+            for (int64_t c = 0; c < kChunkColumns; c += kLanes) sums[n] += load(x + c) * load(v + c);
           }
           const Vector found = add_lanes_of_8(sums);
           for (int64_t n = 0; n < count; ++n) of_feature[values[i + n]] = found[n];
@@ -140,10 +140,10 @@ void dense_products_back(const Layer& layer, const Split& split, const Run* runs
   const int64_t B = split.batch, D = layer.base_dim;
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> packed(B * kChunk32), sums(B * kChunk32);
+    std::vector<float> packed(B * kChunkColumns), sums(B * kChunkColumns);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t chunk = 0; chunk < split.chunks(); ++chunk) {
-      const int64_t first = chunk * kChunk32;
+      const int64_t first = chunk * kChunkColumns;
       pack_columns(dense, D, B, D, first, packed.data());
       pack_columns(gradient, gradient_stride, B, D, first, sums.data());
       hot_products_back(split, split.q + first, products, packed.data(), offset, sums.data());
@@ -162,8 +162,8 @@ void dense_products_back(const Layer& layer, const Split& split, const Run* runs
           }
           for (; i < end && split.entry_of[i] == entry; ++i) {
             const float g = of_feature[values[i]];
-            const float* x = packed.data() + values[i] * kChunk32;
-            float* back = sums.data() + values[i] * kChunk32;
+            const float* x = packed.data() + values[i] * kChunkColumns;
+            float* back = sums.data() + values[i] * kChunkColumns;
             for (int n = 0; n < kVectors; ++n) {
               sum[n] += g * load(x + 8 * n);
               store(back + 8 * n, load(back + 8 * n) + g * v[n]);
@@ -175,8 +175,8 @@ void dense_products_back(const Layer& layer, const Split& split, const Run* runs
           for (int n = 0; n < kVectors; ++n) store(row_gradient + 8 * n, sum[n]);
         }
       }
-      const int64_t count = std::min(kChunk32, D - first);
-      for (int64_t s = 0; s < B; ++s) std::memcpy(to + s * D + first, &sums[s * kChunk32], count * sizeof(float));
+      const int64_t count = std::min(kChunkColumns, D - first);
+      for (int64_t s = 0; s < B; ++s) std::memcpy(to + s * D + first, &sums[s * kChunkColumns], count * sizeof(float));
     }
   }
 }

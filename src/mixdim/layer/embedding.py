@@ -86,7 +86,7 @@ class FeatureEmbeddings(MixedTables):
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:
-        """Within this context weights stay as they are: without gradients, what follows from them is kept.
+        """Say that weights stay as they are: without gradients, what follows from them alone is kept.
 
         >>> import mixdim
         >>> layer = FeatureEmbeddings(mixdim.plan([900, 20], temperature=0.3, base_dim=128))

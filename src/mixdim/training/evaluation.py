@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -45,15 +45,23 @@ def feature_to_slice_by(data: TrainingData, wanted: str | None = None) -> str | 
     return max(names, key=lambda name: len(data.counts[name]))
 
 
+@runtime_checkable
+class CanStay(Protocol):
+    """A module that works faster if it knows that its weights do not change."""
+
+    def unchanging(self) -> AbstractContextManager[None]:
+        """A context within which they do not."""
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode; its layers may keep what follows from weights that do not change."""
+    """Put a model into evaluation mode; layers may keep what follows from weights alone."""
     was_training = model.training
     model.eval()
     try:
         with ExitStack() as contexts:
             for module in model.modules():
-                if hasattr(module, "unchanging"):
+                if isinstance(module, CanStay):
                     contexts.enter_context(module.unchanging())
             yield
     finally:

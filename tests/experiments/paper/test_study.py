@@ -31,19 +31,6 @@ def test_the_frontier_has_every_temperature_budget_and_seed_once(study):
     assert len(runs) == len(protocol.uniform_dims) * len(protocol.temperatures) * protocol.seeds
 
 
-def test_mixed_models_beyond_the_widest_base_dim_are_left_out_and_uniform_ones_never(study):
-    dims = study.protocol.uniform_dims
-    widest = {dim: study.plan_within(dim, 0.3).base_dim for dim in dims}
-    assert widest[dims[0]] < widest[dims[1]] < widest[dims[2]]
-    limited = dataclasses.replace(study.protocol, max_base_dim=widest[dims[1]])
-    asked = {
-        (run.config.temperature, run.model_budget)
-        for run in dataclasses.replace(study, protocol=limited).frontier()
-    }
-    budgets = [study.budget(dim) for dim in dims]
-    assert asked == {(0.0, budget) for budget in budgets} | {(0.3, budget) for budget in budgets[:2]}
-
-
 def test_a_lifted_plan_has_one_width_and_the_base_dim_of_mixed(study):
     run = study.lifted()[0]
     plan = Plan.load(run.config.plan)

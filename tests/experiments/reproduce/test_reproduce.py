@@ -90,6 +90,8 @@ def test_everything_of_the_paper_can_be_asked_for():
     assert list(FIGURES) == PAPER
     assert targets_of("all") == FIGURES
     assert list(targets_of("fig5")) == ["fig5"]
+    assert list(targets_of("fig9", "fig2b", "fig9")) == ["fig9", "fig2b"]
+    assert targets_of("fig9", "all") == FIGURES
 
 
 def test_an_unknown_figure_or_scale_is_an_error_that_lists_the_known():

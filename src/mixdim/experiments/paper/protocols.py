@@ -37,7 +37,6 @@ class Protocol:
     focus_dim: int  # the budget of what is shown at one budget only
     few_dims: tuple[int, ...]  # the budgets of ablations
     bands: tuple[int, ...] = ()  # of Fig. 5
-    max_base_dim: int | None = None  # mixed models beyond are left out: their time grows with base_dim
 
 
 Scale = dict[str, Protocol]  # by study: "ctr", "mf", "ncf"
@@ -79,8 +78,7 @@ def paper() -> Scale:
 def small() -> Scale:
     """Hours on two cores: MovieLens 1M if it is given, and 2 million generated clicks.
 
-    DLRM's MLPs are smaller than the paper's, since its tables are too. Within the largest budget the
-    highest temperature would have a base_dim of 1276, and take far longer than all others: left out.
+    DLRM's MLPs are smaller than the paper's, since its tables are too.
     """
     full = paper()
     ctr = replace(
@@ -91,7 +89,6 @@ def small() -> Scale:
         temperatures=(0.0, 0.2, 0.3, 0.4),
         seeds=3,
         few_dims=(2, 4),
-        max_base_dim=800,
     )
     ratings = Generated("movielens-like", rows=1_000_000, scale=0.03)
     mf, ncf = (
@@ -114,7 +111,6 @@ def smoke() -> Scale:
         temperatures=(0.0, 0.3),
         seeds=2,
         few_dims=(2,),
-        max_base_dim=None,
     )
     ratings = Generated("movielens-like", rows=40_000, scale=0.002)
     mf, ncf = (

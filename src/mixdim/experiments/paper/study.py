@@ -56,14 +56,13 @@ class Study:
         temperatures: Sequence[float] | None = None,
         **options: Any,
     ) -> list[SweepRun]:
-        """Every temperature within every budget, with every seed, as far as `max_base_dim`."""
+        """Every temperature within every budget, with every seed."""
         return [
             SweepRun(
                 replace(self.config, temperature=temperature, seed=seed, **options), self.budget(dim)
             )
             for dim in uniform_dims or self.protocol.uniform_dims
             for temperature in temperatures or self.protocol.temperatures
-            if self._is_asked_for(dim, temperature)
             for seed in range(self.protocol.seeds)
         ]
 
@@ -98,11 +97,6 @@ class Study:
             for budget in map(self.budget, self.protocol.few_dims)
             for run in self._planned("pooled-bands", self._pooled_within(budget))
         ]
-
-    def _is_asked_for(self, uniform_dim: int, temperature: float) -> bool:
-        limit = self.protocol.max_base_dim
-        uniform = temperature == 0
-        return uniform or limit is None or self.plan_within(uniform_dim, temperature).base_dim <= limit
 
     def _pooled_within(self, budget: int) -> Plan:
         """A pooled plan that meets the budget while the one of the next base_dim does not."""

@@ -23,11 +23,9 @@ def describe(dataset: Dataset) -> str:
 def caption_of(study: Study, records: Sequence[Record]) -> str:
     """Data, split, model, seeds, and what the bars are."""
     seeds = sorted({seed_of(record) for record in records})
-    widest = study.protocol.max_base_dim
-    limit = "" if widest is None else f" mixed models with base_dim above {widest} left out;"
     bars = "bars and bands: one standard deviation over seeds" if len(seeds) > 1 else "one seed: no bars"
     return (
-        f"{study.protocol.config.model} on {describe(study.dataset)};{limit} weights that were best "
+        f"{study.protocol.config.model} on {describe(study.dataset)}; weights that were best "
         f"in validation; {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}, {bars}."
     )
 

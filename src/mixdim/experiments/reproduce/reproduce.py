@@ -44,13 +44,12 @@ class Reproduction:
     failed: tuple[Record, ...]
 
 
-def targets_of(figure: str) -> dict[str, Target]:
-    """The target of a name, or all of them for "all"."""
-    if figure == "all":
-        return FIGURES
-    if figure not in FIGURES:
-        raise ValueError(f"figure must be one of {', '.join(FIGURES)}, all; got {figure!r}")
-    return {figure: FIGURES[figure]}
+def targets_of(*figures: str) -> dict[str, Target]:
+    """The targets of some names, each once; all of them for "all"."""
+    for figure in figures:
+        if figure not in (*FIGURES, "all"):
+            raise ValueError(f"figure must be one of {', '.join(FIGURES)}, all; got {figure!r}")
+    return FIGURES if "all" in figures else {figure: FIGURES[figure] for figure in figures}
 
 
 def scale_of(name: str) -> Scale:
@@ -61,7 +60,7 @@ def scale_of(name: str) -> Scale:
 
 
 def reproduce(
-    figure: str,
+    figures: str | Sequence[str],
     scale: Scale,
     out: Path,
     *,
@@ -72,13 +71,13 @@ def reproduce(
     progress: Progress | None = None,
     sweep: Sweep = run_sweep,
 ) -> Reproduction:
-    """Make a figure, a table or a claim, or "all", in the folder `out`.
+    """Make a figure, a table or a claim, some of them, or "all", in the folder `out`.
 
     - `data`: prepared folders, one of clicks, one of ratings; what is missing is generated in `out`.
     - `records`: where runs are recorded; those that are there already are not made again.
     - `sweep`: what makes runs, as `run_sweep` does.
     """
-    targets = targets_of(figure)
+    targets = targets_of(*([figures] if isinstance(figures, str) else figures))
     needed = dict.fromkeys(name for target in targets.values() for name in target.studies)
     datasets = _datasets([scale[name].task for name in needed], data)
     make_folder(out)
