@@ -3,6 +3,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from both_paths import threads
 from small_folder import write_small_folder
 from torch import nn
 
@@ -11,6 +12,7 @@ from contracts import MIXED, PLAIN, ModelContract, SomeSamples, seeded
 from mixdim import kernels
 from mixdim.models import DLRM
 from mixdim.models.samples import join_bags
+from strategies import quiet_plan, random_ids
 
 
 class TestDLRM(ModelContract):
@@ -271,3 +273,28 @@ def test_a_float_id_is_refused(kind):
     model, samples = TestDLRM().model(kind), TestDLRM().samples(3)
     with pytest.raises((TypeError, RuntimeError), match=r"integers|Long"):
         model(samples._replace(ids=samples.ids.float()))
+
+
+@pytest.mark.parametrize("base_dim", [8, 96])
+def test_training_gives_the_same_bytes_with_one_thread_and_two(base_dim):
+    """With both forms of the interaction, and MLPs that are large enough for their kernel."""
+    plan = quiet_plan([3, 40, 900, 5000], temperature=0.3, base_dim=base_dim)
+    weights = []
+    for count in (1, 2):
+        generator = torch.Generator().manual_seed(0)
+        embeddings = mixdim.FeatureEmbeddings(plan, sparse=True, generator=generator)
+        model = DLRM(embeddings, num_dense=5, generator=generator)
+        assert embeddings.interaction_form(1024) == ("split" if base_dim == 96 else "fused")
+        optimizer = mixdim.SparseAMSGrad(model.parameters(), lr=0.01)
+        with threads(count):
+            for _ in range(5):
+                ids = random_ids(plan, 1024, generator)
+                dense = torch.randn(1024, 5, generator=generator)
+                clicks = (torch.rand(1024, generator=generator) < 0.3).float()
+                logits = model(SomeSamples(ids, dense, {}))
+                torch.nn.functional.binary_cross_entropy_with_logits(logits, clicks).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        weights.append(model.state_dict())
+    for name, weight in weights[0].items():
+        assert torch.equal(weight, weights[1][name]), name
