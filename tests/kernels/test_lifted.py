@@ -15,7 +15,7 @@ from mixdim.kernels.structs import LayerStructs, Lookup
 from strategies import quiet_plan
 
 TOUCH, MOST_FLOATS, MANY_SAMPLES, STEP = 3, 2**21, 1024, 8  # of lifted.h
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}  # of sums of thousands of terms around 1
 
 
 def lifted_blocks(layer, ids, offsets=None):
