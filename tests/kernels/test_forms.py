@@ -46,6 +46,20 @@ def test_a_form_that_does_not_exist_is_an_error(monkeypatch):
         layer.interact(torch.zeros(1, 8), torch.zeros(1, 2, dtype=torch.int64))
 
 
+def test_elements_are_counted_as_they_are_listed():
+    for base_dim in (8, 600):
+        form = criteo_layer(base_dim).kernel_part.split_form
+        assert form.num_elements == len(form.element_column) == form.element_start[-1]
+        assert form.num_vectors == (form.elements @ (4, 2, 1)).sum()
+
+
+def test_a_choice_for_many_features_lists_no_pairs():
+    plan = quiet_plan([10] * 5000, temperature=0.3, base_dim=4)
+    layer = mixdim.FeatureEmbeddings(plan, device="meta")
+    assert layer.interaction_form(64) in ("fused", "split")
+    assert not {"_later", "elements", "element_column"} & set(vars(layer.kernel_part.split_form))
+
+
 def test_nothing_is_forced_here():
     """Otherwise the tests of the choice would say nothing."""
     assert "MIXDIM_INTERACTION" not in os.environ

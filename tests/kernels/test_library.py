@@ -52,6 +52,7 @@ def test_the_generic_build_gives_the_same_results():
                     "layer/test_interaction.py",
                     "kernels/test_lookup.py",
                     "kernels/test_lifted.py",
+                    "kernels/test_split.py",
                 )
             ),
             *("-k", "not operator and not graph"),

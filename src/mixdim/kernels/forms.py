@@ -7,6 +7,7 @@ Gram matrix (see split.h). Both are exact. Knows nothing about tensors.
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -62,7 +63,7 @@ class SplitForm:
         self.order = np.lexsort((-mean_width, num_blocks > 1, wide > 0))
         self.position = np.argsort(self.order)[self.feature]
         self._place_columns()
-        self._place_elements()
+        self._count_elements()
         self.stride = (base_dim + CHUNK - 1) // CHUNK * CHUNK
 
     def _place_columns(self) -> None:
@@ -77,28 +78,49 @@ class SplitForm:
         self.later = np.zeros(self.num_features, np.int64)  # by position
         np.maximum.at(self.later, self.position, self.column + widths)
 
-    def _place_elements(self) -> None:
-        """Say where products go: see split_pairs.h."""
-        hot, positions, num_blocks = (
-            self.num_one_hot,
-            np.arange(self.num_features),
-            np.bincount(self.position),
-        )
+    def _count_elements(self) -> None:
+        """Find whose the elements of narrow columns are, and of how many vectors: see split_pairs.h."""
         narrow = np.argsort(self.column)[self.is_one_hot.sum() :]
-        vectors = self.padded[narrow] // LANES
-        size = np.where(
-            num_blocks[self.position[narrow]] > 1, 1, np.minimum(vectors, 4)
-        )  # vectors of an element
-        owner, size = (np.repeat(values, vectors // size) for values in (self.position[narrow], size))
-        later = [np.concatenate([positions[i + 1 : hot], owner[owner > i]]) for i in positions]
-        sizes = [[(size[owner > i] == n).sum() for n in (4, 2, 1)] for i in positions]
-        self.elements = np.array(sizes, np.int64)
-        self.element_start = np.cumsum([0, *map(len, later)])
-        self.num_elements = int(self.element_start[-1])
+        vectors, owner = self.padded[narrow] // LANES, self.position[narrow]
+        is_band = np.bincount(self.position)[owner] > 1
+        size = np.where(is_band, 1, np.minimum(vectors, 4))
+        self._owner, self._size = np.repeat(owner, vectors // size), np.repeat(size, vectors // size)
+        # Every feature before its owner has a use for an element.
+        hot = self.num_one_hot
+        self.num_elements = int(self._owner.sum()) + hot * (hot - 1) // 2
+        self.num_vectors = int((self._owner * self._size).sum())
+
+    @cached_property
+    def _later(self) -> list[np.ndarray]:
+        """The positions of the features that each element of a position is with."""
+        positions, hot = np.arange(self.num_features), self.num_one_hot
+        return [
+            np.concatenate([positions[i + 1 : hot], self._owner[self._owner > i]]) for i in positions
+        ]
+
+    @cached_property
+    def elements(self) -> np.ndarray:
+        """How many elements of 4, 2 and 1 vectors each position has: (F, 3)."""
+        positions = range(self.num_features)
+        sizes = [[(self._size[self._owner > i] == n).sum() for n in (4, 2, 1)] for i in positions]
+        return np.array(sizes, np.int64)
+
+    @cached_property
+    def element_start(self) -> np.ndarray:
+        """How many elements the positions before each have: (F + 1,)."""
+        return np.cumsum([0, *map(len, self._later)])
+
+    @cached_property
+    def element_column(self) -> np.ndarray:
+        """Where each element goes in the output."""
         slots = self.order + 1
-        columns = [_pair_column(slots[i], slots[js]) for i, js in enumerate(later)]
-        self.element_column = (self.base_dim + np.concatenate(columns)).astype(np.int32)
-        self.dense_column = self.base_dim + _pair_column(slots, np.zeros_like(slots))
+        columns = [_pair_column(slots[i], slots[later]) for i, later in enumerate(self._later)]
+        return (self.base_dim + np.concatenate(columns)).astype(np.int32)
+
+    @cached_property
+    def dense_column(self) -> np.ndarray:
+        """Where the product of each position and the dense vector goes: (F,)."""
+        return self.base_dim + _pair_column(self.order + 1, np.zeros_like(self.order))
 
     def cost(self, batch: int) -> float:
         """Of a training step, in multiply-adds of a large matrix product."""
@@ -109,7 +131,7 @@ class SplitForm:
         lifted = np.where(self.is_lifted, entries * self.dim, batch * self.width) * D  # or z
         products = 1.5 * W * W * D + 3 * (y + lifted).sum()
         dense = (self.is_lifted * hits).sum() * D
-        elements = batch * (ELEMENT * self.num_elements + VECTOR * self.elements.sum(0) @ (4, 2, 1))
+        elements = batch * (ELEMENT * self.num_elements + VECTOR * self.num_vectors)
         return float(PRODUCT * products + DENSE * dense + elements + START)
 
     def fused_cost(self, batch: int) -> float:

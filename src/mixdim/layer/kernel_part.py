@@ -7,6 +7,7 @@ blocks lie between, rows are numbered without them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ class KernelPart:
         self.block_layout = torch.tensor(blocks, dtype=torch.int64, device="cpu")
         self.feature_layout = torch.tensor(features, dtype=torch.int64, device="cpu")
         self.layout = Layout(self.block_layout, self.feature_layout, packing.base_dim)
-        self.split_form = SplitForm(self.layout, packing.base_dim)
+        self._base_dim = packing.base_dim
         served = sorted({block.feature for block in narrow})
 
         def tensor(numbers: Sequence[int | bool]) -> Tensor:
@@ -68,6 +69,11 @@ class KernelPart:
         self._starts = tensor([block.start for block in packing.blocks])
         self._is_served = tensor([block in shifts for block in packing.blocks])
         self._shifts = tensor([shifts.get(block, 0) for block in packing.blocks])
+
+    @cached_property
+    def split_form(self) -> SplitForm:
+        """The split form of an interaction."""
+        return SplitForm(self.layout, self._base_dim)
 
     def ids(self, rows: Tensor) -> Tensor:
         """Turn rows of the layer into ids for the kernels, -1 for others: (F, B) -> (B, features)."""
