@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -124,7 +124,7 @@ class _OneDnn(nn.Module):
 
 class _OneDnnLayer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias, slope):  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, slope: float | None) -> Tensor:
         attribute = "none" if slope == 1 else "relu" if slope is None else "leaky_relu"
         scalars = [slope] if attribute == "leaky_relu" else []
         y = torch.ops.mkldnn._linear_pointwise(x, weight, bias, attribute, scalars, "")
@@ -133,7 +133,8 @@ class _OneDnnLayer(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        (gradient,) = gradients
         x, weight, y = ctx.saved_tensors
         if ctx.slope is None:
             gradient = torch.ops.aten.threshold_backward(gradient, y, 0)

@@ -57,6 +57,17 @@ def stored_plans(draw, **limits):
     return plan
 
 
+def drawn_layer(draw, plan):
+    """A layer of a plan with any options that the kernels must heed."""
+    return mixdim.FeatureEmbeddings(
+        plan,
+        sparse=draw(st.booleans()),
+        order=plan.orders if draw(st.booleans()) else None,
+        padding_id=draw(st.sampled_from([None, -1, 0])),
+        generator=torch.Generator().manual_seed(draw(st.integers(0, 1000))),
+    )
+
+
 def random_ids(plan, batch, generator, dtype=torch.int64):
     """Ids of every feature: (batch, features)."""
     columns = [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import mixdim
 from mixdim.kernels.library import call
 from mixdim.kernels.structs import LayerStructs, Lookup
-from strategies import quiet_plan
+from strategies import drawn_layer, quiet_plan
 
 TOUCH, MOST_FLOATS, MANY_SAMPLES, STEP = 3, 2**21, 1024, 8  # of lifted.h
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}  # of sums of thousands of terms around 1
@@ -71,13 +71,7 @@ def layers(draw):
         base_dim=draw(st.one_of(st.integers(1, 100), st.sampled_from([16, 32, 64]))),
         rounding=draw(st.sampled_from(["integer", "power_of_two"])),
     )
-    return mixdim.FeatureEmbeddings(
-        plan,
-        sparse=draw(st.booleans()),
-        order=plan.orders if draw(st.booleans()) else None,
-        padding_id=draw(st.sampled_from([None, -1, 0])),
-        generator=torch.Generator().manual_seed(draw(st.integers(0, 1000))),
-    )
+    return drawn_layer(draw, plan)
 
 
 BATCHES = st.sampled_from([1, 2, 47, 200, 400, 1023, 1024, 1100])

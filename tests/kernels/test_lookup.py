@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import mixdim
 from mixdim.kernels.lookup import lookup_operator
-from strategies import feature_arguments, quiet_plan, random_bags, random_ids
+from strategies import drawn_layer, feature_arguments, quiet_plan, random_bags, random_ids
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -20,13 +20,7 @@ def layers(draw):
         base_dim=draw(st.one_of(st.integers(1, 20), st.sampled_from([24, 31, 33, 64, 70]))),
         rounding=draw(st.sampled_from(["integer", "power_of_two"])),
     )
-    return mixdim.FeatureEmbeddings(
-        plan,
-        sparse=draw(st.booleans()),
-        order=plan.orders if draw(st.booleans()) else None,
-        padding_id=draw(st.sampled_from([None, -1, 0])),
-        generator=torch.Generator().manual_seed(draw(st.integers(0, 1000))),
-    )
+    return drawn_layer(draw, plan)
 
 
 def pull_for(layer, batch, generator):

@@ -1,3 +1,5 @@
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,35 @@ def test_a_model_is_measured_without_dropout_and_left_in_its_mode(training):
     assert first == second
     assert model.training is training
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class Staying(OwnModel):
+    """Counts how often it is told that its weights stay, and whether they do while it is called."""
+
+    entered, stays = 0, False
+
+    @contextmanager
+    def unchanging(self):
+        self.entered += 1
+        self.stays = True
+        try:
+            yield
+        finally:
+            self.stays = False
+
+    def forward(self, batch):
+        assert self.stays
+        return super().forward(batch)
+
+
+def test_layers_are_told_once_that_their_weights_stay_and_that_it_is_over():
+    dataset = ratings()
+    model = nn.Sequential(Staying(dataset))
+    outputs_of(model, dataset, "validation", batch_size=50)
+    assert (model[0].entered, model[0].stays) == (1, False)
+    with pytest.raises(Interrupted):
+        outputs_of(model, dataset, "validation", batch_size=50, stopped=lambda: True)
+    assert (model[0].entered, model[0].stays) == (2, False)
 
 
 def test_a_stop_is_noticed_between_two_batches_and_the_mode_restored():
