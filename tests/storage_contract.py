@@ -9,8 +9,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 import mixdim
+from mixdim import kernels
+from mixdim.layer import paths
 from mixdim.storages import STORAGES, storage_from_json
 
 BASE_DIM = 6
@@ -67,6 +70,9 @@ class StorageContract:
         held = sum(tensor.nbytes for tensor in (*layer.parameters(), *layer.buffers()))
         assert plan.nbytes() == held
         alone = mixdim.MixedDimEmbedding(plan["whole"])
+        written = save(layer.state_dict())
+        assert plan.nbytes() == len(written) - 8 - int.from_bytes(written[:8], "little")
+        assert plan.id_map_bytes == 4 * ROWS["cut"]
         own = storage.cost(ROWS["whole"], BASE_DIM).parameters + storage.shared_parameters
         assert own == sum(parameter.numel() for parameter in alone.parameters())
 
@@ -152,6 +158,26 @@ class StorageContract:
         with pytest.raises(IndexError, match="id 11 of feature 'whole' is out of range"):
             self.layer(storage)(ids)
 
+    @pytest.mark.skipif(not kernels.available(), reason="no kernels are compiled")
+    def test_kernels_serve_the_narrow_blocks_beside_it(self, storage, monkeypatch):
+        layer, ids = self.layer(storage, dtype=torch.float32, padding_id=-1), self.ids()
+        ids[3, 1] = -1
+        asked, real = [], paths.kernel_lookup
+        monkeypatch.setattr(paths, "kernel_lookup", lambda *a: asked.append(a) or real(*a))
+        found = layer(ids)
+        features = 3 if isinstance(storage, mixdim.Narrow) else 2  # not the one that is all of the other
+        assert [tuple(call[0].shape) for call in asked] == [(40, features)]
+        monkeypatch.setenv("MIXDIM_KERNELS", "off")
+        torch.testing.assert_close(found, layer(ids))
+        assert len(asked) == 1
+
+    def test_it_exports_without_the_check_to_operators_of_pytorch(self, storage):
+        layer = self.layer(storage, dtype=torch.float32, check_ids=False)
+        shapes = ({0: torch.export.Dim("batch")},)
+        program = torch.export.export(layer, (self.ids(4),), dynamic_shapes=shapes)
+        assert "mixdim" not in str(program.graph)
+        torch.testing.assert_close(program.module()(self.ids()), layer(self.ids()))
+
     # Copies, files, devices.
 
     def test_copies_and_states_give_the_same_vectors(self, storage):
@@ -175,10 +201,10 @@ class StorageContract:
         assert torch.equal(made(ids), layer(ids))
 
     def test_the_seed_decides_its_weights(self, storage):
-        one, same = self.layer(storage), self.layer(storage)
-        for name, parameter in one.named_parameters():
-            assert torch.equal(parameter, same.get_parameter(name))
-            assert parameter.abs().max() > 0
+        one, same = self.layer(storage).state_dict(), self.layer(storage).state_dict()
+        for name, tensor in one.items():
+            assert torch.equal(tensor, same[name])
+            assert tensor.abs().max() > 0
 
     # Training, and fitting. What a storage cannot promise, its class says by overriding these two.
 

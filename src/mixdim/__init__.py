@@ -9,6 +9,7 @@ from mixdim.clipping import clip_grad_norm_
 from mixdim.data_parallel import DistributedDataParallel
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.layer.interaction import dot_interaction
+from mixdim.layer.quantising import quantise
 from mixdim.layer.scores import dot_scores
 from mixdim.optim import SparseAMSGrad
 from mixdim.planning.blocking import equal_mass_bands
@@ -16,7 +17,7 @@ from mixdim.planning.from_counts import FloorWarning, plan
 from mixdim.planning.from_spectra import spectral_plan
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import power_law_dims
-from mixdim.storages import Hashed, Narrow, QuotientRemainder, Robe
+from mixdim.storages import Hashed, Narrow, Quantised, QuotientRemainder, Robe
 from mixdim.training.loop import fit
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ __all__ = [
     "MixedDimEmbedding",
     "Narrow",
     "Plan",
+    "Quantised",
     "QuotientRemainder",
     "Robe",
     "SparseAMSGrad",
@@ -40,6 +42,7 @@ __all__ = [
     "fit",
     "plan",
     "power_law_dims",
+    "quantise",
     "spectral_plan",
 ]
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import mixdim
-from mixdim import Hashed, Narrow, kernels
+from mixdim import Hashed, Narrow
 from mixdim.storages.hashing import hash_rows
 from mixdim.training.memory import forecast_memory
 from storage_contract import BASE_DIM, StorageContract
@@ -77,23 +77,6 @@ def test_a_plan_shows_it():
     assert "temperature 0.1, then changed by hand" in shown
     assert "2 hashed, 1,000 x 2" in shown
     assert f"{1000 * 2 + 2 * 4:,}" in shown
-
-
-@pytest.mark.skipif(not kernels.available(), reason="no kernels are compiled")
-def test_kernels_serve_the_narrow_blocks_beside_it(monkeypatch):
-    plan = TestHashed.plan(Hashed(2, buckets=5))
-    layer, ids = mixdim.FeatureEmbeddings(plan, padding_id=-1), TestHashed.ids()
-    ids[3, 1] = -1
-    asked = []
-    from mixdim.layer import paths
-
-    real = paths.kernel_lookup
-    monkeypatch.setattr(paths, "kernel_lookup", lambda *a: asked.append(a) or real(*a))
-    found = layer(ids)
-    assert [tuple(call[0].shape) for call in asked] == [(40, 2)]  # not the feature that is all hashed
-    monkeypatch.setenv("MIXDIM_KERNELS", "off")
-    torch.testing.assert_close(found, layer(ids))
-    assert len(asked) == 1
 
 
 def test_an_error_in_training_names_the_shared_row():

@@ -84,6 +84,7 @@ class MixedTables(nn.Module):
     def _hold_parameters(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
         """Make room for the tensors of all tables: first the tables', then the projections."""
         self._tensor_names: dict[str, list[str]] = {group: [] for group in self.packing.groups}
+        self._of_fixed_type: list[str] = []
         wanted = [
             (name, group, held)
             for group, blocks in self.packing.groups.items()
@@ -96,6 +97,8 @@ class MixedTables(nn.Module):
             else:
                 self.register_buffer(f"{name}_{group}", tensor)
             self._tensor_names[group].append(name)
+            if held.dtype is not None:
+                self._of_fixed_type.append(f"{name}_{group}")
 
     def _hold_order(self, order: Mapping[str, Any] | None) -> None:
         """Hold the ranks of ids; with another order than the plan's, it is that of this layer's plan."""
@@ -182,6 +185,11 @@ class MixedTables(nn.Module):
             )
         copies: list[tuple[Tensor, Tensor]] = []
         for i, (block, table, projection) in enumerate(zip(blocks, tables, projections, strict=True)):
+            if not block.storage.is_trained:
+                raise ValueError(
+                    f"block {i} of feature {feature!r} is stored as {block.storage}: load weights into "
+                    "a layer of the plan before it was quantised, then quantise it"
+                )
             parts = own.of_block(block).parts(block)
             copies.append(_fitting(parts["table"], table, f"tables[{i}] of feature {feature!r}"))
             name = f"projections[{i}] of feature {feature!r}"
@@ -218,6 +226,40 @@ class MixedTables(nn.Module):
             mass = weights[here] / weights[here].max()
             mass = mass if bool(weights[here].any()) else torch.ones_like(mass)
             tables.of_block(block).fit_dense(block, by_rank[here], mass)
+
+    @torch.no_grad()
+    def quantised(self, bits: int = 8) -> Self:
+        """The same layer with its narrow blocks rounded to 8 or 4 bits: a new one, not to be trained.
+
+        Its plan is `plan.quantised(bits)`, and its options are those of this layer. No stored number
+        changes by more than half the scale of its group; what other storages hold is copied.
+
+        >>> import mixdim
+        >>> layer = mixdim.MixedDimEmbedding(mixdim.plan({"x": 50}, temperature=0, base_dim=4))
+        >>> small = layer.quantised()
+        >>> bool((small.dense_weight() - layer.dense_weight()).abs().max() < 0.005 * layer.table_4.max())
+        True
+        """
+        layer = type(self)(
+            self.plan.quantised(bits),
+            sparse=self.sparse,
+            pooling=self.pooling,
+            init=self.init,
+            padding_id=self.padding_id,
+            check_ids=self.check_ids,
+            dtype=next((parameter.dtype for parameter in self.parameters()), None),
+            device="meta",  # nothing is drawn there
+        )
+        layer.to_empty(device=self._device).train(self.training)
+        layer.rank_of_id = None if self.rank_of_id is None else self.rank_of_id.clone()
+        mine, others = self.tables(), layer.tables()
+        for block, other in zip(self.packing.blocks, layer.packing.blocks, strict=True):
+            try:
+                others.of_block(other).fill(other, mine.of_block(block).parts(block))
+            except ValueError as error:
+                name = self.plan.features[block.feature].name
+                raise ValueError(f"feature {name!r} cannot be quantised: {error}") from None
+        return layer
 
     def dense_weight(self, feature: str | None = None) -> Tensor:
         """Return the matrix the layer stands for, one row an id: (rows, base_dim).
@@ -315,9 +357,16 @@ class MixedTables(nn.Module):
             self.rank_of_id = self.rank_of_id.to(self._device)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        """Change weights as nn.Module does; the order, which no one can draw anew, only moves along."""
+        """Change weights as nn.Module does; the order, which no one can draw anew, only moves along.
+
+        So does what has a type of its own, whatever type weights get.
+        """
         order, self.rank_of_id = self.rank_of_id, None
+        fixed = {name: getattr(self, name) for name in self._of_fixed_type}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch has no type for it
+        for name, tensor in fixed.items():
+            if getattr(self, name).dtype != tensor.dtype:
+                setattr(self, name, tensor.to(getattr(self, name).device))
         self.rank_of_id = order
         self._place_order()
         return self

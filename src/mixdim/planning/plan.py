@@ -17,7 +17,7 @@ from mixdim.planning.feature import Block, Feature, check_feature
 from mixdim.planning.plan_file import load_document, save_document
 from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
 from mixdim.planning.table import plan_table
-from mixdim.storages import Cost, Storage
+from mixdim.storages import Cost, Narrow, Quantised, Storage
 
 # Copies of every parameter that an optimizer keeps beside it. Gradients come on top.
 OPTIMIZER_STATE = {None: 0, "sgd": 0, "adagrad": 1, "adam": 2, "amsgrad": 3}
@@ -114,6 +114,11 @@ class Plan:
         return tuple(storage for storage in found.values() if storage.shared_parameters)
 
     @property
+    def untrained_bytes(self) -> int:
+        """Bytes of the blocks that are held and not trained (`mixdim.Quantised`)."""
+        return self.cost.held_bytes - self.id_map_bytes
+
+    @property
     def table_parameters(self) -> int:
         """Parameters of all tables."""
         return self.cost.table
@@ -131,7 +136,7 @@ class Plan:
     @property
     def equivalent_uniform_dim(self) -> float:
         """The width at which a uniform layer over the same rows would cost the same."""
-        return self.num_parameters / self.num_rows
+        return self._float32_numbers / self.num_rows
 
     @property
     def floor_share(self) -> float:
@@ -156,7 +161,12 @@ class Plan:
 
     def compression(self, *, uniform_dim: int) -> float:
         """How many times smaller this is than a uniform layer of width `uniform_dim`."""
-        return self.num_rows * whole_number(uniform_dim, "uniform_dim") / self.num_parameters
+        return self.num_rows * whole_number(uniform_dim, "uniform_dim") / self._float32_numbers
+
+    @property
+    def _float32_numbers(self) -> float:
+        """How many numbers in float32 cost what the blocks do."""
+        return self.num_parameters + self.untrained_bytes / torch.float32.itemsize
 
     def with_storage(self, feature: str, storage: Storage, *, band: int = -1) -> Plan:
         """The same plan with one block stored in another way: the last, rarest one unless told.
@@ -175,8 +185,40 @@ class Plan:
         blocks[band] = replace(blocks[band], storage=storage)
         changed = replace(chosen, blocks=tuple(blocks))
         features = tuple(changed if one is chosen else one for one in self.features)
-        was = self.made_by.get("was", self.made_by)
+        by_hand = self.made_by["rule"] == "by_hand"
+        was = self.made_by.get("was", self.made_by) if by_hand else self.made_by
         return replace(self, features=features, made_by={"rule": "by_hand", "was": was})
+
+    def quantised(self, bits: int = 8) -> Plan:
+        """The same plan with every narrow block rounded to 8 or 4 bits, for layers that are not trained.
+
+        What is stored in another way stays, and so do the rows that blocks of width 0 share.
+
+        >>> import mixdim
+        >>> plan = mixdim.plan({"item": 1000, "shop": 50}, temperature=0.3, base_dim=16)
+        >>> plan.nbytes(), plan.quantised().nbytes(), plan.quantised(bits=4).nbytes()
+        (35712, 9588, 5462)
+        """
+        bits = Quantised(1, bits).bits
+        features = tuple(
+            replace(feature, blocks=tuple(_quantised(block, bits) for block in feature.blocks))
+            for feature in self.features
+        )
+        if features == self.features:
+            return self
+        made_by = {"rule": "quantised", "bits": bits, "was": self.made_by}
+        return replace(self, features=features, made_by=made_by)
+
+    def check_trained(self) -> None:
+        """Refuse, for what trains a layer, a plan with blocks that nobody trains."""
+        for feature in self.features:
+            for block in feature.blocks:
+                if not block.storage.is_trained:
+                    raise ValueError(
+                        f"feature {feature.name!r} is stored as {block.storage}, which is not trained: "
+                        "train the plan before it was quantised, then quantise what was learned "
+                        "(mixdim.quantise)"
+                    )
 
     @cached_property
     def _by_name(self) -> dict[str, Feature]:
@@ -252,6 +294,11 @@ def id_map_bytes(orders: Iterable[np.ndarray]) -> int:
     return sum(rows) * (4 if max(rows, default=0) < 2**31 else 8)
 
 
+def _quantised(block: Block, bits: int) -> Block:
+    is_narrow = isinstance(block.storage, Narrow) and block.dim > 0
+    return replace(block, storage=Quantised(block.dim, bits)) if is_narrow else block
+
+
 def _check_rule(made_by: Any) -> None:
     """Refuse what does not name a rule, and arguments that JSON cannot hold or that are missing."""
     if not isinstance(made_by, Mapping) or not isinstance(made_by.get("rule"), str):
@@ -262,7 +309,7 @@ def _check_rule(made_by: Any) -> None:
         raise ValueError(f"made_by must be values of JSON: {error}") from None
     if made_by["rule"] == "power_law" or made_by.get("temperature") is not None:
         unit_interval(made_by.get("temperature"), "temperature")
-    if made_by["rule"] == "by_hand" and "was" in made_by:
+    if made_by["rule"] in ("by_hand", "quantised") and "was" in made_by:
         _check_rule(made_by["was"])
 
 

@@ -32,6 +32,8 @@ def rule_in_words(made_by: Mapping[str, Any]) -> str:
         return f"temperature {made_by['temperature']:g}"
     if made_by["rule"] == "by_hand" and "was" in made_by:
         return f"{rule_in_words(made_by['was'])}, then changed by hand"
+    if made_by["rule"] == "quantised" and {"was", "bits"} <= made_by.keys():
+        return f"{rule_in_words(made_by['was'])}, quantised to {made_by['bits']} bits"
     listed = ", ".join(f"{name} {value}" for name, value in arguments.items())
     return printable(f"made by the rule {made_by['rule']}" + (f" ({listed})" if listed else ""))
 
@@ -42,11 +44,22 @@ def cost_lines(plan: Plan) -> list[str]:
     if plan.id_map_bytes:
         id_maps = f", {format_bytes(plan.id_map_bytes)} of it the rank of each id"
     shared = f", {plan.cost.shared:,} in shared arrays" if plan.cost.shared else ""
-    return [
+    parameters = (
         f"{plan.num_parameters:,} parameters: {plan.table_parameters:,} in tables, "
-        f"{plan.projection_parameters:,} in projections{shared}",
+        f"{plan.projection_parameters:,} in projections{shared}"
+    )
+    size = (
         f"{format_bytes(plan.nbytes())} in float32, "
-        f"{format_bytes(plan.nbytes(optimizer='amsgrad'))} with AMSGrad state{id_maps}",
+        f"{format_bytes(plan.nbytes(optimizer='amsgrad'))} with AMSGrad state{id_maps}"
+    )
+    if plan.untrained_bytes:
+        size = (
+            f"{format_bytes(plan.nbytes())}, {format_bytes(plan.untrained_bytes)} of it codes, scales "
+            f"and projections of quantised blocks, which are not trained{id_maps}"
+        )
+    return [
+        parameters,
+        size,
         f"the cost of uniform width {plan.equivalent_uniform_dim:.3g}",
     ]
 
@@ -68,19 +81,22 @@ def notes(plan: Plan) -> list[str]:
 
 
 def _table(plan: Plan) -> list[str]:
-    header = ["feature", "band", "rows", "dim", "row prob", "parameters", "share"]
-    lines, in_all = [], plan.num_parameters
+    """A line a block; where some are not trained, bytes tell what it costs, else parameters."""
+    in_bytes = plan.untrained_bytes > 0
+    unit, size = ("bytes", 4) if in_bytes else ("parameters", 1)
+    header = ["feature", "band", "rows", "dim", "row prob", unit, "share"]
+    lines, in_all = [], plan.nbytes() if in_bytes else plan.num_parameters
     for feature in plan.features:
         for number, block in enumerate(feature.blocks, start=1):
-            parameters = block.storage.cost(block.size, plan.base_dim).parameters
+            cost = block.storage.cost(block.size, plan.base_dim)
+            amount = cost.parameters * size + cost.held_bytes
             line = [
                 feature.name if number == 1 else "",
                 f"{number}/{len(feature.blocks)}",
                 f"{block.size:,}",
                 block.storage.describe(block.size),
                 f"{block.row_prob:.2e}",
-                f"{parameters:,}",
-                f"{parameters / in_all:.1%}",
+                *_amount(amount, in_all),
             ]
             lines.append(line)
     if len(lines) > MOST_LINES:
@@ -88,11 +104,16 @@ def _table(plan: Plan) -> list[str]:
         elided = [f"... {hidden:,} more", *[""] * (len(header) - 1)]
         lines = [*lines[: MOST_LINES - LAST_LINES], elided, *lines[-LAST_LINES:]]
     for storage in plan.sharing:
-        numbers = storage.shared_parameters
-        line = ["shared array", "", "", str(storage.dim), "", f"{numbers:,}", f"{numbers / in_all:.1%}"]
-        lines.append(line)
+        amount = storage.shared_parameters * size
+        lines.append(["shared array", "", "", str(storage.dim), "", *_amount(amount, in_all)])
+    if in_bytes and plan.id_map_bytes:
+        lines.append(["ranks of ids", "", "", "", "", *_amount(plan.id_map_bytes, in_all)])
     total = ["total", "", f"{plan.num_rows:,}", "", "", f"{in_all:,}", ""]
     lines = [header, *lines, total]
     if all(len(feature.blocks) == 1 for feature in plan.features):
         lines = [[line[0], *line[2:]] for line in lines]
     return align(lines)
+
+
+def _amount(amount: int, in_all: int) -> list[str]:
+    return [f"{amount:,}", f"{amount / in_all:.1%}"]

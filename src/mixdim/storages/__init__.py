@@ -12,6 +12,7 @@ from typing import Any
 
 from mixdim.storages.hashed import Hashed
 from mixdim.storages.narrow import Narrow
+from mixdim.storages.quantised import Quantised
 from mixdim.storages.quotient_remainder import QuotientRemainder
 from mixdim.storages.robe import Robe
 from mixdim.storages.storage import Cost, Storage
@@ -21,6 +22,7 @@ __all__ = [
     "Cost",
     "Hashed",
     "Narrow",
+    "Quantised",
     "QuotientRemainder",
     "Robe",
     "Storage",
@@ -28,7 +30,7 @@ __all__ = [
 ]
 
 STORAGES: dict[str, type[Storage]] = {
-    storage.kind: storage for storage in (Narrow, Hashed, QuotientRemainder, Robe)
+    storage.kind: storage for storage in (Narrow, Hashed, QuotientRemainder, Robe, Quantised)
 }
 
 

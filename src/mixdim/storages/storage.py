@@ -46,6 +46,7 @@ class Storage(ABC):
 
     kind: ClassVar[str]
     Table: ClassVar[type[Table]]
+    is_trained: ClassVar[bool] = True  # else all of it is held, made from a block that was trained
 
     def __post_init__(self) -> None:
         for field in fields(self):  # numpy's whole numbers become Python's: JSON knows no others

@@ -75,6 +75,11 @@ class Table(ABC):
         """What `take` must know of a block, with its first stored row at first."""
         return (block.first_row,)
 
+    @classmethod
+    def all_slot_numbers(cls, blocks: Sequence[StoredBlock]) -> list[tuple[int, ...]]:
+        """What `take` must know of each block of a group."""
+        return [cls.slot_numbers(block) for block in blocks]
+
     @abstractmethod
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Take rows as they are stored: (C, B) of a slice of C slots, or (V,) -> (..., dim)."""
@@ -113,6 +118,11 @@ class Table(ABC):
         if "projection" in self.tensors:
             parts["projection"] = self.tensors["projection"][block.slot]
         return parts
+
+    def fill(self, block: StoredBlock, parts: Mapping[str, Tensor]) -> None:
+        """Copy given parts into a block's own."""
+        for name, part in self.parts(block).items():
+            part.copy_(parts[name])
 
     @property
     def why_not_to_fit(self) -> str | None:

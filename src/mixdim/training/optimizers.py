@@ -12,6 +12,7 @@ from torch.optim import SGD, Adagrad, Adam, Optimizer, SparseAdam
 from torch.sparse import check_sparse_tensor_invariants
 
 from mixdim.optim import MOMENTS, SparseAMSGrad
+from mixdim.planning.plan import Plan
 
 STEP = "step"
 Named = list[tuple[str, nn.Parameter]]
@@ -68,6 +69,9 @@ class NamedOptimizer:
     """
 
     def __init__(self, name: str, model: nn.Module, *, lr: float) -> None:
+        for module in model.modules():
+            if isinstance(plan := getattr(module, "plan", None), Plan):
+                plan.check_trained()
         self.kind, self.parameters = OPTIMIZERS[name], dict(model.named_parameters())
         self.parts = self.kind.parts(list(self.parameters.items()), sparse_parameters(model), lr)
 

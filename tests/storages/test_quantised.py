@@ -1,0 +1,260 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save
+from torch import nn
+
+import mixdim
+from contracts import SomeSamples
+from mixdim import Hashed, Narrow, Quantised, Robe
+from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
+from mixdim.storages.rounding import GROUP
+from mixdim.training.optimizers import NamedOptimizer
+from storage_contract import BASE_DIM, ROWS, StorageContract
+from strategies import random_bags, random_ids, stored_plans
+
+
+class TestQuantised(StorageContract):
+    storages = (Quantised(2), Quantised(BASE_DIM), Quantised(3, bits=4), Quantised(BASE_DIM, 4))
+
+    @staticmethod
+    def finds_all_it_can_hold(storage):
+        return storage.dim == BASE_DIM  # turned by a projection, its numbers are rounded anew
+
+
+def plan_of(**storages):
+    plan = mixdim.plan(dict.fromkeys(storages, 40), temperature=0, base_dim=4)
+    for name, storage in storages.items():
+        plan = plan.with_storage(name, storage)
+    return plan
+
+
+# The layer.
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_row_is_codes_times_scales_lifted(bits):
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Quantised(3, bits), b=Quantised(3, bits)))
+    codes, scales = layer.get_buffer(f"codes_int{bits}_3"), layer.get_buffer(f"scales_int{bits}_3")
+    group = GROUP[bits]
+    assert scales.shape == (2 * -(-120 // group),)
+    if bits == 4:
+        codes = torch.stack([codes & 15, codes >> 4], 1).flatten().to(torch.int8) - 8
+    codes = codes.view(2, 40, 3)
+    for slot, name in enumerate("ab"):
+        for row in (0, 10, 21, 39):
+            places = slot * len(scales) // 2 + (3 * row + torch.arange(3)) // group
+            lifted = (codes[slot, row] * scales[places].float()) @ layer.get_buffer(
+                f"projection_int{bits}_3"
+            )[slot]
+            torch.testing.assert_close(layer.dense_weight(name)[row], lifted)
+
+
+@given(stored_plans(), st.sampled_from([8, 4]), st.integers(0, 100))
+def test_a_layer_is_rounded_by_at_most_half_a_scale(plan, bits, seed):
+    generator = torch.Generator().manual_seed(seed)
+    layer = mixdim.FeatureEmbeddings(plan, generator=generator)
+    small = layer.quantised(bits)
+    assert small.plan == plan.quantised(bits)
+    written = save(small.state_dict())
+    assert small.plan.nbytes() == len(written) - 8 - int.from_bytes(written[:8], "little")
+    mine, others = layer.tables(), small.tables()
+    for before, after in zip(layer.packing.blocks, small.packing.blocks, strict=True):
+        parts = others.of_block(after).parts(after)
+        if not isinstance(after.storage, Quantised):
+            assert all(torch.equal(parts[n], p) for n, p in mine.of_block(before).parts(before).items())
+            continue
+        table = mine.of_block(before).parts(before)["table"].double()
+        rounded = others.of_block(after).take(torch.arange(after.size), after.slot).double()
+        scales = parts["scales"].double().repeat_interleave(GROUP[bits])[: table.numel()]
+        assert ((table - rounded).abs() <= scales.view_as(table) / 2 * (1 + 1e-6)).all()
+    ids = random_ids(plan, 5, generator)
+    rows = torch.stack([small.dense_weight(name)[ids[:, i]] for i, name in enumerate(plan)], 1)
+    torch.testing.assert_close(small(ids), rows)
+    values, offsets, bags = random_bags(plan, 2, generator)
+    summed = [
+        small.dense_weight(name)[bags[2 * i + b]].sum(0) for b in range(2) for i, name in enumerate(plan)
+    ]
+    torch.testing.assert_close(small.bags(values, offsets), torch.stack(summed).view(2, len(plan), -1))
+
+
+@pytest.mark.parametrize("face", [mixdim.FeatureEmbeddings, mixdim.MixedDimEmbedding])
+def test_a_rounded_layer_keeps_order_padding_pooling_and_mode(face):
+    counts = {"item": np.random.default_rng(1).permutation(50)}
+    plan = mixdim.plan({"item": 50}, counts=counts, bands=3, temperature=0.5, base_dim=8)
+    layer = face(plan, pooling="mean", padding_id=-1, check_ids=False, sparse=True).eval()
+    state, seed = layer.state_dict(), torch.random.get_rng_state()
+    small = layer.quantised()
+    assert torch.equal(torch.random.get_rng_state(), seed)
+    assert type(small) is face
+    assert (small.pooling, small.padding_id, small.check_ids, small.training) == (
+        "mean",
+        -1,
+        False,
+        False,
+    )
+    assert torch.equal(small.rank_of_id, layer.rank_of_id)
+    torch.testing.assert_close(small.dense_weight(), layer.dense_weight(), rtol=0, atol=0.01)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in layer.state_dict().items())
+    again = face(small.plan, pooling="mean", padding_id=-1)
+    again.load_state_dict(small.state_dict())
+    assert torch.equal(again.dense_weight(), small.dense_weight())
+    assert torch.equal(small.quantised().dense_weight(), small.dense_weight())
+
+
+def test_a_layer_with_an_order_of_its_own_keeps_it():
+    plan = mixdim.plan(
+        {"item": 6}, counts={"item": [9, 5, 4, 1, 1, 1]}, bands=2, temperature=0.5, base_dim=4
+    )
+    layer = mixdim.MixedDimEmbedding(plan, order=[5, 4, 3, 2, 1, 0])
+    torch.testing.assert_close(
+        layer.quantised()(torch.arange(6)), layer(torch.arange(6)), rtol=0, atol=0.01
+    )
+
+
+def test_its_numbers_keep_their_types_whatever_the_layer_becomes():
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Quantised(3), b=Narrow(4)))
+    before = {name: tensor.clone() for name, tensor in layer.named_buffers()}
+    vectors = layer(torch.zeros(1, 2, dtype=torch.int64))
+    for dtype in (torch.bfloat16, torch.float64, torch.float32):
+        layer.to(dtype)
+        assert layer.table_4.dtype == dtype
+        for name, tensor in layer.named_buffers():
+            assert tensor.dtype == before[name].dtype
+            assert torch.equal(tensor, before[name])
+    torch.testing.assert_close(layer(torch.zeros(1, 2, dtype=torch.int64))[0, 0], vectors[0, 0])
+
+
+@pytest.mark.parametrize("wrong", ["table_3", "projection_3"])
+def test_numbers_that_are_not_finite_are_refused_by_feature(wrong):
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Narrow(3), b=Narrow(4)))
+    with torch.no_grad():
+        layer.get_parameter(wrong)[0] = float("nan")
+    with pytest.raises(
+        ValueError, match="feature 'a' cannot be quantised: its numbers must be finite, got nan"
+    ):
+        layer.quantised()
+
+
+# What is not trained.
+
+
+def test_training_is_refused_with_what_to_do():
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Quantised(3), b=Narrow(4)))
+    message = (
+        r"feature 'a' is stored as Quantised\(dim=3, bits=8\), which is not trained: train the plan"
+    )
+    with pytest.raises(ValueError, match=message):
+        NamedOptimizer("amsgrad", nn.ModuleDict({"embeddings": layer}), lr=0.1)
+    with pytest.raises(ValueError, match="block 0 of feature 'a' is stored as Quantised"):
+        layer.load_blocks("a", [np.ones((40, 3))], [np.ones((3, 4))])
+
+
+def test_gradients_stop_at_it():
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Quantised(3), b=Narrow(4)))
+    codes = layer.codes_int8_3.clone()
+    layer(torch.tensor([[1, 2]])).sum().backward()
+    mixdim.SparseAMSGrad(layer.parameters()).step()
+    assert torch.equal(layer.codes_int8_3, codes)
+    assert not mixdim.MixedDimEmbedding(plan_of(a=Quantised(3)))(torch.tensor([1])).requires_grad
+
+
+# The plan.
+
+
+def test_a_plan_becomes_one_of_codes():
+    plan = plan_of(a=Narrow(3), b=Hashed(2, buckets=5), c=Narrow(4), d=Robe(2, 9))
+    small = plan.quantised(bits=4)
+    assert [block.storage for block in small.blocks] == [
+        Quantised(3, 4),
+        Hashed(2, 5),
+        Quantised(4, 4),
+        Robe(2, 9),
+    ]
+    assert small.made_by == {"rule": "quantised", "bits": 4, "was": plan.made_by}
+    assert mixdim.Plan.from_json(small.to_json()) == small
+    assert small.quantised() is small
+    changed = small.with_storage("a", Narrow(1))
+    assert changed.made_by == {"rule": "by_hand", "was": small.made_by}
+    with pytest.raises(ValueError, match="bits must be 8 or 4, got 6"):
+        plan.quantised(bits=6)
+
+
+def test_its_bytes_are_codes_scales_and_the_projection():
+    assert Quantised(3).cost(size=40, base_dim=4) == (0, 0, 120 + 2 * 2 + 4 * 12, 0)
+    assert Quantised(3, bits=4).cost(size=41, base_dim=4) == (0, 0, 62 + 2 * 4 + 4 * 12, 0)
+    assert Quantised(4).cost(size=1, base_dim=4) == (0, 0, 4 + 2, 0)
+    plan = plan_of(a=Quantised(3), b=Quantised(4))
+    assert plan.num_parameters == 0
+    assert plan.nbytes() == plan.nbytes(optimizer="amsgrad") == 172 + 166
+    assert plan.equivalent_uniform_dim == pytest.approx((172 + 166) / 4 / 80)
+    assert plan.compression(uniform_dim=4) == pytest.approx(80 * 4 * 4 / (172 + 166))
+
+
+def test_a_plan_shows_bytes_whose_shares_add_up():
+    counts = {"b": np.random.default_rng(0).permutation(40)}
+    plan = mixdim.plan({"a": 40, "b": 40}, counts=counts, bands={"b": 2}, temperature=0.5, base_dim=4)
+    small = plan.with_storage("a", Robe(2, 30)).quantised()
+    lines = str(small).splitlines()
+    assert lines[0].endswith("temperature 0.5, then changed by hand, quantised to 8 bits")
+    assert "bytes" in lines[2]
+    assert any("of 8 bits" in line for line in lines)
+    assert any(line.startswith("ranks of ids") and "160" in line for line in lines)
+    shares = [float(line.split()[-1][:-1]) for line in lines if line.endswith("%")]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    (total,) = (line for line in lines if line.startswith("total"))
+    assert total.split()[-1] == f"{small.nbytes():,}"
+    assert "which are not trained" in str(small)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0,), "dim must be at least 1, got 0"),
+        ((2, 16), "bits must be 8 or 4, got 16"),
+        ((2, 8.0), "bits must be a whole number, got 8.0"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Quantised(*arguments)
+
+
+# Whole models.
+
+
+def models():
+    plan = mixdim.plan(ROWS, temperature=0.3, base_dim=8)
+    yield DLRM(mixdim.FeatureEmbeddings(plan), num_dense=2, bottom=(4,), top=(4,)), 3
+    for kind in (MatrixFactorization, NeuralCollaborativeFiltering):
+        yield kind(mixdim.MixedDimEmbedding(plan["whole"]), mixdim.MixedDimEmbedding(plan["cut"])), 2
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_model_is_copied_with_its_layers_rounded(number):
+    model, features = list(models())[number]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    small = mixdim.quantise(model, bits=8)
+    assert type(small) is type(model)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    layers = [module for module in small.modules() if hasattr(module, "plan")]
+    assert len(layers) == (1 if features == 3 else 2)
+    assert not any(block.storage.is_trained for layer in layers for block in layer.plan.blocks)
+    ids = torch.tensor([[10, 22, 8], [0, 3, 5]])[:, :features]
+    samples = SomeSamples(ids, torch.randn(2, 2))
+    torch.testing.assert_close(small(samples), model(samples), rtol=0, atol=0.05)
+    assert not set(map(id, small.parameters())) & set(map(id, model.parameters()))
+
+
+def test_a_layer_that_a_model_has_twice_stays_one():
+    layer = mixdim.MixedDimEmbedding(mixdim.plan({"x": 9}, temperature=0, base_dim=4))
+    small = mixdim.quantise(nn.ModuleList([layer, layer]))
+    assert small[0] is small[1]
+    assert mixdim.quantise(layer).plan == layer.plan.quantised()
+
+
+def test_a_model_without_a_layer_to_round_is_refused():
+    with pytest.raises(ValueError, match="must have a mixdim layer to quantise, Linear has none"):
+        mixdim.quantise(nn.Linear(2, 2))
