@@ -53,8 +53,14 @@ def stored_plans(draw, **limits):
         for band in range(len(feature.blocks)):
             if draw(st.booleans()):
                 dim = draw(st.integers(1, plan.base_dim))
-                hashed = mixdim.Hashed(dim, draw(st.integers(1, 5)), draw(st.integers(1, 3)))
-                plan = plan.with_storage(feature.name, hashed, band=band)
+                storage = draw(
+                    st.one_of(
+                        st.builds(mixdim.Hashed, st.just(dim), st.integers(1, 5), st.integers(1, 3)),
+                        st.builds(mixdim.QuotientRemainder, st.just(dim), st.integers(1, 9)),
+                        st.builds(mixdim.Robe, st.just(dim), st.sampled_from([12, 13])),
+                    )
+                )
+                plan = plan.with_storage(feature.name, storage, band=band)
     return plan
 
 

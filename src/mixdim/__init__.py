@@ -16,7 +16,7 @@ from mixdim.planning.from_counts import FloorWarning, plan
 from mixdim.planning.from_spectra import spectral_plan
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import power_law_dims
-from mixdim.storages import Hashed, Narrow
+from mixdim.storages import Hashed, Narrow, QuotientRemainder, Robe
 from mixdim.training.loop import fit
 
 __version__ = "0.1.0"
@@ -29,6 +29,8 @@ __all__ = [
     "MixedDimEmbedding",
     "Narrow",
     "Plan",
+    "QuotientRemainder",
+    "Robe",
     "SparseAMSGrad",
     "UnknownFeatureError",
     "clip_grad_norm_",

@@ -4,7 +4,7 @@ import torch
 
 import mixdim
 from mixdim import Hashed, Narrow, kernels
-from mixdim.storages.hashed import hash_rows
+from mixdim.storages.hashing import hash_rows
 from mixdim.training.memory import forecast_memory
 from storage_contract import BASE_DIM, StorageContract
 

@@ -209,8 +209,11 @@ class MixedTables(nn.Module):
             raise ValueError(f"row_weights of feature {feature!r} must not be negative")
         id_of_rank = self._ranks(torch.arange(rows, device=self._device), number).argsort()
         by_rank, weights = (values.to(self._device)[id_of_rank] for values in (matrix, weights))
-        start = 0
-        for block in self.packing.of_feature[number]:
+        blocks, start = self.packing.of_feature[number], 0
+        for block in blocks:
+            if reason := tables.of_block(block).why_not_to_fit:
+                raise ValueError(f"feature {feature!r} cannot be fitted: {reason}")
+        for block in blocks:
             here = slice(start, start := start + block.size)
             mass = weights[here] / weights[here].max()
             mass = mass if bool(weights[here].any()) else torch.ones_like(mass)

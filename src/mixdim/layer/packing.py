@@ -60,8 +60,8 @@ class Packing:
             if 0 <= number < size:
                 # Where each row is stored on its own, it is known by its rank in the feature.
                 first = block.start - self.of_feature[block.feature][0].start
-                shared = size != block.size
-                row = f"shared row {number}" if shared else f"row {first + number}"
+                is_own = isinstance(block.storage, Narrow) and size == block.size
+                row = f"row {first + number}" if is_own else f"shared row {number}"
                 return f"{row} of feature {names[block.feature]!r}"
         raise IndexError(f"the table {group} has no row {table_row}")
 

@@ -103,8 +103,15 @@ class Plan:
     def cost(self) -> Cost:
         """What all blocks and the ranks of ids cost: all that is said of a plan's size is asked here."""
         costs = [block.storage.cost(block.size, self.base_dim) for block in self.blocks]
-        table, projection, held = (sum(part) for part in zip(*costs, strict=True))
-        return Cost(table, projection, held + self.id_map_bytes)
+        table, projection, held, _ = (sum(part) for part in zip(*costs, strict=True))
+        shared = sum(storage.shared_parameters for storage in self.sharing)
+        return Cost(table, projection, held + self.id_map_bytes, shared)
+
+    @property
+    def sharing(self) -> tuple[Storage, ...]:
+        """The storages whose blocks share an array, each once."""
+        found = {block.storage.group: block.storage for block in self.blocks}
+        return tuple(storage for storage in found.values() if storage.shared_parameters)
 
     @property
     def table_parameters(self) -> int:
@@ -118,7 +125,7 @@ class Plan:
 
     @property
     def num_parameters(self) -> int:
-        """Parameters of the layer: tables and projections."""
+        """Parameters of the layer: tables, projections and shared arrays."""
         return self.cost.parameters
 
     @property

@@ -43,9 +43,10 @@ def cost_lines(plan: Plan) -> list[str]:
     id_maps = ""
     if plan.id_map_bytes:
         id_maps = f", {format_bytes(plan.id_map_bytes)} of it the rank of each id"
+    shared = f", {plan.cost.shared:,} in shared arrays" if plan.cost.shared else ""
     return [
         f"{plan.num_parameters:,} parameters: {plan.table_parameters:,} in tables, "
-        f"{plan.projection_parameters:,} in projections",
+        f"{plan.projection_parameters:,} in projections{shared}",
         f"{format_bytes(plan.nbytes())} in float32, "
         f"{format_bytes(plan.nbytes(optimizer='amsgrad'))} with AMSGrad state{id_maps}",
         f"the cost of uniform width {plan.equivalent_uniform_dim:.3g}",
@@ -88,6 +89,10 @@ def _table(plan: Plan) -> list[str]:
         hidden = len(lines) - MOST_LINES
         elided = [f"... {hidden:,} more", *[""] * (len(header) - 1)]
         lines = [*lines[: MOST_LINES - LAST_LINES], elided, *lines[-LAST_LINES:]]
+    for storage in plan.sharing:
+        numbers = storage.shared_parameters
+        line = ["shared array", "", "", str(storage.dim), "", f"{numbers:,}", f"{numbers / in_all:.1%}"]
+        lines.append(line)
     total = ["total", "", f"{plan.num_rows:,}", "", "", f"{in_all:,}", ""]
     lines = [header, *lines, total]
     if all(len(feature.blocks) == 1 for feature in plan.features):

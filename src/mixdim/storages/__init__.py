@@ -12,11 +12,24 @@ from typing import Any
 
 from mixdim.storages.hashed import Hashed
 from mixdim.storages.narrow import Narrow
+from mixdim.storages.quotient_remainder import QuotientRemainder
+from mixdim.storages.robe import Robe
 from mixdim.storages.storage import Cost, Storage
 
-__all__ = ["STORAGES", "Cost", "Hashed", "Narrow", "Storage", "storage_from_json"]
+__all__ = [
+    "STORAGES",
+    "Cost",
+    "Hashed",
+    "Narrow",
+    "QuotientRemainder",
+    "Robe",
+    "Storage",
+    "storage_from_json",
+]
 
-STORAGES: dict[str, type[Storage]] = {storage.kind: storage for storage in (Narrow, Hashed)}
+STORAGES: dict[str, type[Storage]] = {
+    storage.kind: storage for storage in (Narrow, Hashed, QuotientRemainder, Robe)
+}
 
 
 def storage_from_json(entry: Any) -> Storage:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 STEPS, TOLERANCE = 200, 1e-10  # of conjugate gradients
+DESCENT_STEPS = 200
 
 
 def main_directions(vectors: Tensor, row_weights: Tensor, dim: int) -> Tensor:
@@ -45,7 +46,7 @@ def fit_stored_rows(
     mean = (row_weights @ matrix) / row_weights.sum()
     scale = (row_weights @ sums) / (row_weights @ sums**2)
     start = mean.expand(stored_rows, -1) * scale
-    at_most = _distance(take(start), matrix, row_weights)
+    at_most = distance(take(start), matrix, row_weights)
     fitted, projection = start, None
     # Should conjugate gradients not have converged, the start is there to fall back on.
     for solution in (_least_squares(take, matrix, row_weights, start=start), start):
@@ -54,7 +55,7 @@ def fit_stored_rows(
             directions = main_directions(vectors, row_weights, dim)
             fitted, projection = solution @ directions, directions.t()
             vectors = take(fitted) @ projection
-        if _distance(vectors, matrix, row_weights) <= at_most:
+        if distance(vectors, matrix, row_weights) <= at_most:
             break
     return fitted * largest, projection
 
@@ -92,5 +93,38 @@ def _largest(matrix: Tensor) -> Tensor:
     return largest.where(largest > 0, 1.0)
 
 
-def _distance(vectors: Tensor, matrix: Tensor, row_weights: Tensor) -> float:
+def distance(vectors: Tensor, matrix: Tensor, row_weights: Tensor) -> float:
+    """The sum over rows of weight * squared distance."""
     return float((row_weights @ ((vectors - matrix) ** 2)).sum())
+
+
+def fit_by_descent(
+    vectors_of: Callable[..., Tensor], start: list[Tensor], matrix: Tensor, row_weights: Tensor
+) -> list[Tensor]:
+    """Return tensors whose vectors come near a matrix, by L-BFGS from a start, and never further away.
+
+    `vectors_of(*tensors)` need not be linear in them; the least distance that it finds is a local one.
+    """
+    largest, tensors = _largest(matrix), [tensor.clone().requires_grad_() for tensor in start]
+    weights = row_weights / row_weights.sum()
+    descent = torch.optim.LBFGS(
+        tensors,
+        max_iter=DESCENT_STEPS,
+        max_eval=2 * DESCENT_STEPS,
+        tolerance_grad=TOLERANCE**2,
+        tolerance_change=TOLERANCE**2,
+        line_search_fn="strong_wolfe",
+    )
+
+    def lost() -> Tensor:
+        descent.zero_grad()
+        squares = ((vectors_of(*tensors) - matrix) / largest) ** 2
+        now = (weights @ squares).sum()
+        now.backward()
+        return now.detach()
+
+    with torch.enable_grad():
+        before = float(lost())
+        descent.step(lost)
+        after = float(lost())
+    return [tensor.detach() for tensor in tensors] if after <= before else start

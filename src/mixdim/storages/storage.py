@@ -13,16 +13,25 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """Trained parameters in tables and in projections, and bytes that are kept and not trained."""
+    """Trained parameters in tables and in projections, and bytes that are kept and not trained.
+
+    `shared` are the parameters of arrays that all blocks of a group share: a plan counts each array
+    once, a block does not count it.
+    """
 
     table: int
     projection: int
     held_bytes: int = 0
+    shared: int = 0
 
     @property
     def parameters(self) -> int:
         """All that training changes."""
-        return self.table + self.projection
+        return self.table + self.projection + self.shared
+
+    def __repr__(self) -> str:
+        named = {name: number for name, number in self._asdict().items() if name != "shared" or number}
+        return f"Cost({', '.join(f'{name}={number}' for name, number in named.items())})"
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,11 @@ class Storage(ABC):
     def width(self, base_dim: int) -> int:
         """How many numbers a stored row has; of full width, it needs no projection."""
         return self.dim
+
+    @property
+    def shared_parameters(self) -> int:
+        """Parameters of the array that all blocks of the group share, whatever their feature."""
+        return 0
 
     @property
     def gradient_rows_per_id(self) -> int | None:

@@ -114,6 +114,11 @@ class Table(ABC):
             parts["projection"] = self.tensors["projection"][block.slot]
         return parts
 
+    @property
+    def why_not_to_fit(self) -> str | None:
+        """Why `fit_dense` cannot set blocks of this group, if so."""
+        return None
+
     def fit_dense(self, block: StoredBlock, matrix: Tensor, row_weights: Tensor) -> None:
         """Set a block so that its dense matrix comes near a given one, in place.
 
