@@ -14,9 +14,12 @@ class LoopEmbeddings:
         def weight(*shape):
             return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
 
-        self.tables = [[weight(b.size, b.dim) for b in f.blocks] for f in plan.features]
+        self.tables = [
+            [weight(b.size, b.dim) if b.dim else weight(1, plan.base_dim) for b in f.blocks]
+            for f in plan.features
+        ]
         self.projections = [
-            [weight(b.dim, plan.base_dim) if b.dim < plan.base_dim else None for b in f.blocks]
+            [weight(b.dim, plan.base_dim) if 0 < b.dim < plan.base_dim else None for b in f.blocks]
             for f in plan.features
         ]
 
@@ -24,7 +27,7 @@ class LoopEmbeddings:
         """The vector of one row: (base_dim,)."""
         for number, block in enumerate(self.plan.features[feature].blocks):
             if block.start <= rank < block.start + block.size:
-                row = self.tables[feature][number][rank - block.start]
+                row = self.tables[feature][number][rank - block.start if block.dim else 0]
                 projection = self.projections[feature][number]
                 return row if projection is None else row @ projection
         raise AssertionError("the blocks of a plan cover all rows")
@@ -50,7 +53,7 @@ class LoopEmbeddings:
         for width in {block.dim for block, _, _ in blocks}:
             group = [entry for entry in blocks if entry[0].dim == width]
             state[f"table_{width}"] = torch.cat([of(table) for _, table, _ in group])
-            if width < self.plan.base_dim:
+            if 0 < width < self.plan.base_dim:
                 state[f"projection_{width}"] = torch.stack([of(p) for _, _, p in group])
         return state
 

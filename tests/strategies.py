@@ -20,22 +20,23 @@ def quiet_plan(*args, **options):
 
 @st.composite
 def feature_arguments(draw, *, most_features=4, most_rows=30):
-    """Arguments of mixdim.plan that describe features: rows, counts, bands, ids per sample."""
+    """Arguments of mixdim.plan that describe features: rows, counts, bands, ids per sample, min_dim."""
     rows = draw(st.lists(st.integers(1, most_rows), min_size=1, max_size=most_features))
     names = [f"f{i}" for i in range(len(rows))]
     count = st.integers(0, 50)
     counts = {
         name: draw(st.lists(count, min_size=n, max_size=n)) for name, n in zip(names, rows, strict=True)
     }
-    bands = {name: draw(st.integers(1, 5)) for name in names}
+    bands = {name: draw(st.sampled_from([1, 1, 2, 3, 5, "octaves"])) for name in names}
     ids = {name: draw(st.floats(0.1, 5)) for name in names}
     rows_by_name = dict(zip(names, rows, strict=True))
-    return {"rows": rows_by_name, "counts": counts, "bands": bands, "ids_per_sample": ids}
+    described = {"rows": rows_by_name, "counts": counts, "bands": bands, "ids_per_sample": ids}
+    return {**described, "min_dim": draw(st.sampled_from([0, 1]))}
 
 
 @st.composite
 def plans(draw, **limits):
-    """Plans with narrow, full-width and single-row blocks, whole features and bands."""
+    """Plans with narrow, full-width, shared and single-row blocks, whole features and bands."""
     return quiet_plan(
         **draw(feature_arguments(**limits)),
         temperature=draw(st.sampled_from([0.0, 0.2, 0.5, 1.0])),

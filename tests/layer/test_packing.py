@@ -18,7 +18,7 @@ def test_every_row_of_the_layer_has_one_row_of_a_table(plan):
     packing = pack(plan)
     seen = {group: [0] * table_rows(packing, group) for group in packing.groups}
     for block in packing.blocks:
-        for row in range(block.size):
+        for row in range(block.storage.stored_rows(block.size)):
             seen[block.storage.group][block.first_row + row] += 1
     assert all(count == 1 for counts in seen.values() for count in counts)
     assert [block.start for block in packing.blocks[1:]] == [block.end for block in packing.blocks[:-1]]
@@ -61,11 +61,20 @@ def test_a_row_of_a_table_knows_its_feature_and_rank(plan):
         for group in packing.groups
         for row in range(table_rows(packing, group))
     )
-    assert found == sorted(
+    own = [
         f"row {rank} of feature {feature.name!r}"
         for feature in plan.features
-        for rank in range(feature.rows)
-    )
+        for block in feature.blocks
+        for rank in range(block.start, block.start + block.size)
+        if block.dim or block.size == 1
+    ]
+    shared = [
+        f"shared row 0 of feature {feature.name!r}"
+        for feature in plan.features
+        for block in feature.blocks
+        if block.dim == 0 and block.size > 1
+    ]
+    assert found == sorted(own + shared)
 
 
 def test_shared_rows_are_called_so():

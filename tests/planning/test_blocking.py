@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixdim import equal_mass_bands
-from mixdim.planning.blocking import whole_feature
+from mixdim.planning.blocking import octave_bands, whole_feature
 
 
 def bands_by_definition(counts, num_bands):
@@ -34,6 +34,25 @@ def test_bands_follow_the_definition(counts, num_bands):
     order, sizes = bands_by_definition(counts, num_bands)
     assert bands.order.tolist() == order
     assert bands.block_sizes.tolist() == sizes
+
+
+@given(st.lists(st.integers(0, 70), min_size=1, max_size=60))
+def test_octaves_have_a_band_for_each_power_of_two(counts):
+    bands = octave_bands(counts)
+    order = sorted(range(len(counts)), key=lambda row: (-counts[row], row))
+    assert bands.order.tolist() == order
+    seen = [count for count in counts if count] or [1]
+    # Rows that nobody asked for are with the rarest that somebody did.
+    powers = [max(count, min(seen)).bit_length() for count in counts]
+    expected = [powers.count(power) for power in sorted(set(powers), reverse=True)]
+    assert bands.block_sizes.tolist() == expected
+    assert bands.num_asked == len(expected)
+    if any(counts):
+        masses = [
+            sum(c for c, p in zip(counts, powers, strict=True) if p == power)
+            for power in sorted(set(powers), reverse=True)
+        ]
+        np.testing.assert_allclose(bands.block_probs, np.array(masses) / sum(counts))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.integers(1, 12))

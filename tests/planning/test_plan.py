@@ -161,7 +161,7 @@ def without(key):
         (with_block(storage={"kind": "narrow"}), "'narrow' must have dim, got nothing"),
         (with_block(storage={"kind": "narrow", "dim": 2, "x": 1}), "must have dim, got dim, x"),
         (with_block(storage={"kind": "narrow", "dim": True}), "dim must be a whole number"),
-        (with_block(storage={"kind": "narrow", "dim": 0}), "dim must be at least 1, got 0"),
+        (with_block(storage={"kind": "narrow", "dim": -1}), "dim must be at least 0, got -1"),
     ],
 )
 def test_a_malformed_document_says_what_is_wrong(text, message):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import mixdim
 from mixdim import power_law_dims
 from mixdim.planning.sizing import largest_base_dim, round_dims, smallest_temperature
+from sizing_oracle import cost_of, problems, rounded
 from strategies import ROUNDINGS, quiet_plan
 
 probs = st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(lambda p: max(p) > 1e-300)
@@ -74,58 +75,36 @@ def test_base_dim_survives_rounding_when_it_is_no_power_of_two():
     assert round_dims(dims, base_dim=40, rounding="power_of_two").tolist() == [40, 32, 32]
 
 
-def cost(sizes, row_probs, temperature, base_dim, rounding):
+def cost(sizes, row_probs, temperature, base_dim, rounding, min_dim):
     """The parameters of a plan, written independently of the search."""
-    total = 0
-    for size, p in zip(sizes, row_probs, strict=True):
-        exact = base_dim * (p / max(row_probs)) ** temperature
-        if exact == base_dim:
-            dim = base_dim
-        elif rounding == "integer":
-            dim = min(max(round(exact), 1), base_dim)
-        else:
-            dim = min(2 ** round(math.log2(max(exact, 1))), base_dim)
-        total += size * dim + (dim * base_dim if dim < base_dim else 0)
-    return total
-
-
-def nine_decimals(number):
-    """So that no two differ by as little as rounding does."""
-    return round(number, 9)
-
-
-problems = st.integers(1, 5).flatmap(
-    lambda n: st.fixed_dictionaries({
-        "sizes": st.lists(st.integers(1, 40), min_size=n, max_size=n),
-        "row_probs": st.lists(st.floats(0.01, 1).map(nine_decimals), min_size=n, max_size=n),
-        "rounding": st.sampled_from(["integer", "power_of_two"]),
-    })
-)  # fmt: skip
+    exact = [base_dim * (p / max(row_probs)) ** temperature for p in row_probs]
+    return cost_of(sizes, [rounded(d, base_dim, rounding, min_dim) for d in exact], base_dim)
 
 
 @settings(max_examples=300)
 @given(problems, st.sampled_from([0.0, 0.05, 0.1, 0.3, 1.0]), st.integers(0, 3000))
 def test_the_largest_base_dim_is_that_of_trying_them_all(problem, temperature, spare):
-    sizes, row_probs, rounding = problem["sizes"], problem["row_probs"], problem["rounding"]
-    budget = sum(sizes) + spare
+    sizes, row_probs, *rest = problem
+    budget, options = sum(sizes) + spare, dict(zip(("rounding", "min_dim"), rest, strict=True))
     found = largest_base_dim(
-        np.array(sizes), np.array(row_probs), temperature=temperature, budget=budget, rounding=rounding
+        np.array(sizes), np.array(row_probs), temperature=temperature, budget=budget, **options
     )
     # Tables alone cost at least one base_dim a row of the most popular block.
     fitting = [
         base_dim
         for base_dim in range(1, budget + 1)
-        if cost(sizes, row_probs, temperature, base_dim, rounding) <= budget
+        if cost(sizes, row_probs, temperature, base_dim, *rest) <= budget
     ]
     assert found == max(fitting)
 
 
 @given(problems, st.integers(1, 70), st.integers(0, 3000))
 def test_the_smallest_temperature_is_that_of_trying_them_all(problem, base_dim, budget):
-    sizes, row_probs, rounding = problem["sizes"], problem["row_probs"], problem["rounding"]
-    costs = [cost(sizes, row_probs, step / 1000, base_dim, rounding) for step in range(1001)]
+    sizes, row_probs, *rest = problem
+    costs = [cost(sizes, row_probs, step / 1000, base_dim, *rest) for step in range(1001)]
     fitting = [step / 1000 for step, c in enumerate(costs) if c <= budget]
-    options = {"base_dim": base_dim, "budget": budget, "rounding": rounding}
+    options = {"base_dim": base_dim, "budget": budget}
+    options |= dict(zip(("rounding", "min_dim"), rest, strict=True))
     if fitting:
         assert smallest_temperature(np.array(sizes), np.array(row_probs), **options) == fitting[0]
     else:
@@ -148,8 +127,8 @@ def test_a_huge_budget_for_tiny_tables_is_solved_at_once():
     sizes, row_probs = np.array([2, 3, 4]), np.array([1.0, 0.9, 0.8])
     options = {"temperature": 0.5, "budget": 10**12, "rounding": "power_of_two"}
     found = largest_base_dim(sizes, row_probs, **options)
-    assert cost(sizes, row_probs, 0.5, found, "power_of_two") <= 10**12
-    assert cost(sizes, row_probs, 0.5, found + 1, "power_of_two") > 10**12
+    assert cost(sizes, row_probs, 0.5, found, "power_of_two", 1) <= 10**12
+    assert cost(sizes, row_probs, 0.5, found + 1, "power_of_two", 1) > 10**12
 
 
 @pytest.mark.parametrize(

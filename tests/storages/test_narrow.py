@@ -8,7 +8,23 @@ from storage_contract import BASE_DIM, StorageContract
 
 
 class TestNarrow(StorageContract):
-    storages = (Narrow(1), Narrow(2), Narrow(5), Narrow(BASE_DIM))
+    storages = (Narrow(0), Narrow(1), Narrow(4), Narrow(BASE_DIM))
+
+
+def test_rows_of_width_0_share_one_row_of_full_width():
+    plan = mixdim.plan({"x": 50, "y": 4}, temperature=0, base_dim=4).with_storage("x", Narrow(0))
+    layer = mixdim.FeatureEmbeddings(plan, sparse=True)
+    assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
+        "table_0": (1, 4),
+        "table_4": (4, 4),
+    }
+    assert torch.equal(layer.dense_weight("x"), layer.table_0.expand(50, 4))
+    layer(torch.tensor([[0, 0], [49, 0], [7, 3]])).sum().backward()
+    assert layer.table_0.grad.coalesce().values().tolist() == [[3.0] * 4]
+    matrix, weights = np.arange(200.0).reshape(50, 4), np.arange(50)
+    layer.fit_dense("x", matrix, weights)
+    expected = np.average(matrix, axis=0, weights=weights)
+    np.testing.assert_allclose(layer.table_0.numpy(force=True)[0], expected, rtol=1e-6)
 
 
 def test_fitting_is_the_weighted_svd():

@@ -42,8 +42,7 @@ class SplitForm:
 
     def __init__(self, layout: Layout, base_dim: int) -> None:
         self.layout, self.base_dim = layout, base_dim
-        self.feature, starts, ends, self.dim, *_ = layout.blocks.T
-        self.sizes = ends - starts
+        self.feature, _, _, self.dim, *_, self.sizes = layout.blocks.T
         self.num_features = len(layout.features)
         # With hardly more rows than numbers in a row, each row gets a column of its own: one-hot. If all
         # blocks of a feature can be; these features come first.

@@ -73,7 +73,7 @@ int64_t sort_feature(const Layer& layer, const Ids& ids, int64_t f, uint32_t* ro
   for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
     Run& run = runs[b];
     const Block& block = layer.blocks[b];
-    radix_sort(rows + run.first, values + run.first, run.count, block.end - block.start, &spare);
+    radix_sort(rows + run.first, values + run.first, run.count, block.rows, &spare);
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
       run.uniques += i == run.first || rows[i] != rows[i - 1];
     }

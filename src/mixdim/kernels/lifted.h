@@ -22,7 +22,7 @@ constexpr int64_t kTouch = 3;
 
 inline int64_t saved_by_lifting(const Block& block, Hits hits) {
   if (!block.projection) return 0;
-  return hits.bags * block.width - hits.values * kTouch - (block.end - block.start) * (block.width + kTouch);
+  return hits.bags * block.width - hits.values * kTouch - block.rows * (block.width + kTouch);
 }
 
 // Lifted vectors take at most a sixteenth of the memory of the output, and at most this many floats, 8 MB: beyond
@@ -83,13 +83,13 @@ inline std::vector<int64_t> blocks_to_lift(const Layer& layer, const Ids& ids) {
   for (int64_t b = 0; b < layer.num_blocks; ++b) {
     const Block& block = layer.blocks[b];
     const int64_t saved = saved_by_lifting(block, hits[b]);
-    if (saved > 0) candidates.emplace_back(-static_cast<double>(saved) / (block.end - block.start), b);
+    if (saved > 0) candidates.emplace_back(-static_cast<double>(saved) / block.rows, b);
   }
   std::sort(candidates.begin(), candidates.end());
   int64_t room = std::min(kMostLifted, ids.batch * layer.num_features * layer.base_dim / 16);
   std::vector<int64_t> chosen;
   for (const auto& [order, b] : candidates) {
-    const int64_t size = (layer.blocks[b].end - layer.blocks[b].start) * layer.base_dim;
+    const int64_t size = layer.blocks[b].rows * layer.base_dim;
     if (size > room) continue;
     room -= size;
     chosen.push_back(b);
@@ -120,15 +120,15 @@ class Lifted {
     static thread_local std::vector<float> room;  // kept: fresh memory costs a fault for every page
     std::vector<Padded> packed(layer.num_blocks);
     int64_t rows = 0;
-    for (const int64_t b : chosen) rows += layer.blocks[b].end - layer.blocks[b].start;
+    for (const int64_t b : chosen) rows += layer.blocks[b].rows;
     if (static_cast<int64_t>(room.size()) < rows * layer.base_dim) room.resize(rows * layer.base_dim);
     std::vector<Piece> pieces;
     float* to = room.data();
     for (const int64_t b : chosen) {
       const Block& block = layer.blocks[b];
+      const int64_t size = block.rows;
       packed[b].copy(block.projection, block.width, layer.base_dim);
-      const int64_t size = block.end - block.start;
-      blocks_[b] = {block.start, block.end, layer.base_dim, to, nullptr};
+      blocks_[b] = {block.start, block.end, size, layer.base_dim, to, nullptr};
       for (int64_t first = 0; first < size; first += kTile) {
         pieces.push_back({b, first, std::min(kTile, size - first), to + first * layer.base_dim});
       }

@@ -11,9 +11,10 @@ namespace mixdim {
 // that reads by it: it may have changed since the last one.
 
 struct Block {
-  int64_t start, end, width;  // ranks of the feature, and how wide they are stored
-  const float* table;         // (end - start, width)
-  const float* projection;    // (width, D), or null at full width
+  int64_t start, end;       // ranks of the feature
+  int64_t rows, width;      // stored for them: a row for each rank, or one that all share; and how wide
+  const float* table;       // (rows, width)
+  const float* projection;  // (width, D), or null at full width
 };
 
 struct Feature {
@@ -55,7 +56,7 @@ inline bool fits(const Layer& layer, const Ids& ids) {
   return falls == 0;
 }
 
-// The block that an id of a feature lies in, and its row there; kPadding or kBad if there is none.
+// The block that an id of a feature lies in, and its stored row there; kPadding or kBad if there is none.
 inline int64_t find(const Layer& layer, const Feature& feature, int64_t id, int64_t* row) {
   if (layer.has_padding && id == layer.padding_id) return kPadding;
   if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(feature.rows)) return kBad;
@@ -64,7 +65,7 @@ inline int64_t find(const Layer& layer, const Feature& feature, int64_t id, int6
   int64_t b = feature.first_block;
   const int64_t last = b + feature.num_blocks - 1;
   while (b < last && rank >= layer.blocks[b].end) ++b;
-  *row = rank - layer.blocks[b].start;
+  *row = std::min(rank - layer.blocks[b].start, layer.blocks[b].rows - 1);
   return b;
 }
 

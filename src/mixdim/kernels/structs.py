@@ -18,7 +18,7 @@ from mixdim.layer.bags import check_offsets
 from mixdim.layer.ids import check_ids
 
 # Columns of the int64 tensors that describe a layer.
-BLOCK_COLUMNS = ("feature", "start", "end", "width", "width_number", "first_row", "slot")
+BLOCK_COLUMNS = ("feature", "start", "end", "width", "width_number", "first_row", "slot", "rows")
 FEATURE_COLUMNS = ("rows", "first_block", "num_blocks", "order_start")
 FINE, BAD_OFFSETS = -1, -2  # what kernels return; or else the position of an id out of range
 
@@ -31,27 +31,25 @@ class Layout:
     """
 
     def __init__(self, blocks: Tensor, features: Tensor, base_dim: int) -> None:
-        self.blocks, self.features = blocks.numpy(), features.numpy()  # see the columns above
-        _, starts, ends, width, self.number, first_row, self.slot = self.blocks.T
+        self.blocks, self.features = _with_rows(blocks.numpy()), features.numpy()  # see above
+        _, starts, ends, width, self.number, first_row, self.slot, stored = self.blocks.T
         if not self._is_whole() or (width > base_dim).any():
-            raise ValueError(
-                "the layout of blocks and features contradicts itself: export the layer again"
-            )
+            raise _contradiction()
         num_tables = int(self.number.max()) + 1
         rows, slots, widths = np.zeros((3, num_tables), np.int64)
-        np.maximum.at(rows, self.number, first_row + ends - starts)
+        np.maximum.at(rows, self.number, first_row + stored)
         np.maximum.at(slots, self.number, self.slot + 1)
         widths[self.number] = width
-        self.lead = int(
-            widths[0] == base_dim
-        )  # a table of full width comes first, and has no projection
+        self.lead = int((widths == base_dim).sum())  # tables of full width have no projection
+        if (widths[: self.lead] < base_dim).any():
+            raise _contradiction()
         self.widths: list[int] = widths.tolist()
         self.table_shapes = list(zip(rows.tolist(), self.widths, strict=True))
         narrow = zip(slots.tolist()[self.lead :], self.widths[self.lead :], strict=True)
         self.projection_shapes = [(count, width, base_dim) for count, width in narrow]
         # The structs of lookup.h, with offsets in the place of addresses.
         lifted = np.where(self.number < self.lead, 0, 4 * self.slot * width * base_dim)
-        columns = [starts, ends, width, 4 * first_row * width, lifted]
+        columns = [starts, ends, stored, width, 4 * first_row * width, lifted]
         self.block_structs = np.stack(columns, axis=1)
         ordered = self.features[self.features[:, 3] >= 0]
         self.order_length = int((ordered[:, 3] + ordered[:, 0]).max(initial=0))
@@ -60,7 +58,7 @@ class Layout:
 
     def _is_whole(self) -> bool:
         rows, first_block, num_blocks, order = self.features.T
-        feature, starts, ends, width, number, first_row, slot = self.blocks.T
+        feature, starts, ends, width, number, first_row, slot, stored = self.blocks.T
         if not (len(rows) and len(starts) and (num_blocks >= 1).all()):
             return False
         if num_blocks.sum() != len(starts) or (first_block != np.cumsum(num_blocks) - num_blocks).any():
@@ -73,10 +71,22 @@ class Layout:
             and (feature == np.repeat(np.arange(len(rows)), num_blocks)).all()
             and (ends[first_block + num_blocks - 1] == rows).all()
             and (starts < ends).all()
+            and ((stored == ends - starts) | (stored == 1)).all()
             and (order >= -1).all()
             and min(width.min() - 1, number.min(), first_row.min(), slot.min()) >= 0
             and len(set(zip(number.tolist(), width.tolist(), strict=True))) == number.max() + 1
         )
+
+
+def _with_rows(blocks: np.ndarray) -> np.ndarray:
+    """Add how many rows a block stores where a graph of an earlier version does not say it: its own."""
+    if blocks.shape[1] == len(BLOCK_COLUMNS):
+        return blocks
+    return np.column_stack([blocks, blocks[:, 2] - blocks[:, 1]])
+
+
+def _contradiction() -> ValueError:
+    return ValueError("the layout of blocks and features contradicts itself: export the layer again")
 
 
 class LayerArguments(NamedTuple):
@@ -135,7 +145,7 @@ class LayerStructs:
         tables = [table.data_ptr() for table in layer.tables]
         projections = [0] * layout.lead + [p.data_ptr() for p in layer.projections]
         self.block_structs = layout.block_structs.copy()
-        self.block_structs[:, 3:] += np.array([tables, projections]).T[layout.number]
+        self.block_structs[:, 4:] += np.array([tables, projections]).T[layout.number]
         self.feature_structs = layout.unordered_features
         if layer.rank_of_id is not None:
             order = layout.features[:, 3]

@@ -46,7 +46,11 @@ class KernelPart:
             first_block, rows = len(blocks), 0
             for block in own:
                 number = self.groups.index(block.storage.group)
-                place = (block.storage.dim, number, block.first_row, block.slot)
+                width, stored = (
+                    block.storage.width(packing.base_dim),
+                    block.storage.stored_rows(block.size),
+                )
+                place = (width, number, block.first_row, block.slot, stored)
                 blocks.append((len(features), rows, rows + block.size, *place))
                 shifts[block] = rows - block.start
                 rows += block.size

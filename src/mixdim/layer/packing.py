@@ -100,5 +100,6 @@ def pack(plan: Plan) -> Packing:
     return Packing(plan.base_dim, tuple(blocks), {name: groups[name] for name in in_order}, whole, bands)
 
 
-def _narrow_and_wide_first(storage: Storage) -> tuple[bool, int, str]:
-    return (not isinstance(storage, Narrow), -storage.dim, storage.group)
+def _narrow_and_wide_first(storage: Storage) -> tuple[bool, bool, int, str]:
+    # A row that a block of width 0 shares is as wide as can be.
+    return (not isinstance(storage, Narrow), storage.dim > 0, -storage.dim, storage.group)

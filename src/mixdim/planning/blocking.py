@@ -63,10 +63,7 @@ def equal_mass_bands(counts: Any, num_bands: int) -> Blocks:
     >>> print(equal_mass_bands([100, 1, 0], num_bands=8))
     2 blocks (8 asked) of 1, 2 rows
     """
-    counts = nonnegative_vector(counts, "counts")
-    num_bands = whole_number(num_bands, "num_bands")
-    if counts.sum(dtype=np.float64) >= 2**63:
-        raise ValueError("counts must sum to less than 2**63")
+    counts, num_bands = _countable(counts), whole_number(num_bands, "num_bands")
     order = _descending_order(counts)
     mass = np.cumsum(counts[order])  # (rows,)
     total = mass[-1]
@@ -75,10 +72,41 @@ def equal_mass_bands(counts: Any, num_bands: int) -> Blocks:
     else:
         cuts = np.searchsorted(mass, _shares(total, num_bands), side="left") + 1
         starts = np.unique(np.concatenate([[0], cuts[cuts < len(counts)]]))
-    ends = np.append(starts[1:], len(counts))
-    mass_at_ends = mass[ends - 1]
-    probs = np.diff(mass_at_ends, prepend=0) / total if total else np.ones(1)
-    return Blocks(block_sizes=ends - starts, block_probs=probs, order=order, num_asked=num_bands)
+    return _cut(starts, mass, order, num_asked=num_bands)
+
+
+def octave_bands(counts: Any) -> Blocks:
+    """Cut the rows of a feature into bands by powers of two of their counts, from popular to rare.
+
+    Rows of 4 to 7 queries share a band, those of 8 to 15 another; rows that were never queried are in
+    the lowest band that there is, with those they are most like.
+
+    >>> bands = octave_bands([1, 6, 0, 2, 3, 7])
+    >>> bands.order.tolist(), bands.block_sizes.tolist()
+    ([5, 1, 4, 3, 0, 2], [2, 2, 2])
+    """
+    counts = _countable(counts)
+    order = _descending_order(counts)
+    falling = counts[order].astype(np.float64)
+    octaves = np.frexp(falling)[1]  # of 4 to 7: 3
+    asked = octaves[falling > 0]
+    octaves = np.maximum(octaves, asked[-1] if len(asked) else 0)
+    starts = np.flatnonzero(np.append(True, octaves[1:] < octaves[:-1]))
+    return _cut(starts, np.cumsum(counts[order]), order, num_asked=len(starts))
+
+
+def _countable(counts: Any) -> np.ndarray:
+    counts = nonnegative_vector(counts, "counts")
+    if counts.sum(dtype=np.float64) >= 2**63:
+        raise ValueError("counts must sum to less than 2**63")
+    return counts
+
+
+def _cut(starts: np.ndarray, mass: np.ndarray, order: np.ndarray, *, num_asked: int) -> Blocks:
+    """The blocks that begin at these ranks; `mass` is the cumulative count by rank."""
+    ends, total = np.append(starts[1:], len(mass)), mass[-1]
+    probs = np.diff(mass[ends - 1], prepend=0) / total if total else np.ones(1)
+    return Blocks(block_sizes=ends - starts, block_probs=probs, order=order, num_asked=num_asked)
 
 
 def _descending_order(counts: np.ndarray) -> np.ndarray:

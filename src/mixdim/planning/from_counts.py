@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from mixdim.arguments import nonnegative_vector, real_number, unit_interval, whole_number
-from mixdim.planning.blocking import Blocks, equal_mass_bands, whole_feature
+from mixdim.planning.blocking import Blocks, equal_mass_bands, octave_bands, whole_feature
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.feature import Block, Feature
 from mixdim.planning.plan import Plan, UnknownFeatureError, id_map_bytes, is_shuffled
+from mixdim.planning.scaling import scaled_dims
 from mixdim.planning.sizing import (
     Rounding,
     check_rounding,
@@ -22,6 +23,9 @@ from mixdim.planning.sizing import (
     smallest_temperature,
 )
 from mixdim.storages import Narrow
+
+OCTAVES = "octaves"
+Bands = int | Literal["octaves"]
 
 
 class FloorWarning(UserWarning):
@@ -52,14 +56,16 @@ def plan(
     base_dim: int | None = None,
     budget: int | str | None = None,
     counts: Mapping[str, Any] | Sequence[Any] | None = None,
-    bands: int | Mapping[str, int] | Sequence[int] = 1,
+    bands: Bands | Mapping[str, Bands] | Sequence[Bands] = 1,
     ids_per_sample: float | Mapping[str, float] | Sequence[float] | None = None,
     rounding: Rounding = "power_of_two",
+    min_dim: int = 1,
 ) -> Plan:
     """Plan how wide each block of each feature is stored.
 
     Give two of `temperature`, `base_dim` and `budget`; the third is solved: the largest base_dim, or
-    the smallest temperature (to three decimals), that keeps within the budget.
+    the smallest temperature (to three decimals), that keeps within the budget. Given all three, base_dim
+    bounds the widths min(base_dim, scale * p ** temperature), and the scale is solved.
 
     - `rows`: rows of each feature, by name; or a sequence, then the names are "0", "1", ...; or a
       `mixdim.data.Dataset`, which brings its counts and ids per sample with it.
@@ -68,10 +74,12 @@ def plan(
     - `budget`: parameters that the layer may have, projections included, or float32 bytes ("64MB"): of
       these, the ranks of ids that are not in order of popularity are paid first.
     - `counts`: how often each row of a feature was queried, row by row.
-    - `bands`: blocks of equal popularity mass to cut each feature into; more than 1 needs counts. The
-      layer then takes ids in descending order of popularity, or the permutation in `plan.orders`.
+    - `bands`: blocks of equal popularity mass to cut each feature into; more than 1 needs counts. Or
+      "octaves": a band for each power of two of the counts. The layer then takes ids in descending
+      order of popularity, or the permutation in `plan.orders`.
     - `ids_per_sample`: mean number of ids that a sample has in a feature, 1 if not given.
     - `rounding`: "power_of_two" or "integer".
+    - `min_dim`: with 0, blocks whose width is below 1/2 share one row: less than a parameter a row.
 
     The popularity p of a block is the mean over its rows of the probability that a sample asks for
     the row: (ids per sample) * (share of the feature's queries) / (rows). Widths follow the ratio of p
@@ -93,9 +101,11 @@ def plan(
     if not rows:
         raise ValueError("rows must name at least one feature, got none")
     sizes = {name: whole_number(n, f"rows of feature {name!r}") for name, n in rows.items()}
-    if [temperature, base_dim, budget].count(None) != 1:
-        raise ValueError("give exactly two of temperature, base_dim and budget; the third is solved")
+    if [temperature, base_dim, budget].count(None) > 1:
+        raise ValueError("give two of temperature, base_dim and budget, or all three")
     check_rounding(rounding)
+    if whole_number(min_dim, "min_dim", at_least=0) > 1:
+        raise ValueError(f"min_dim must be 0 or 1, got {min_dim}")
 
     blocks = cut_features(
         sizes, per_feature(counts, "counts", sizes), per_feature(bands, "bands", sizes)
@@ -118,17 +128,23 @@ def plan(
         temperature = unit_interval(temperature, "temperature")
     held_bytes = bytes_of_orders(blocks)
     limit = 0 if budget is None else parse_budget(budget, held_bytes=held_bytes)
-    solve: dict[str, Any] = {"budget": limit, "rounding": rounding, "held_bytes": held_bytes}
-    if base_dim is None:
-        assert temperature is not None
-        base_dim = largest_base_dim(block_sizes, row_probs, temperature=temperature, **solve)
-    elif temperature is None:
-        temperature = smallest_temperature(block_sizes, row_probs, base_dim=base_dim, **solve)
-    exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
-    block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
-    made_by = {"rule": "power_law", "temperature": temperature}
+    rounded: dict[str, Any] = {"rounding": rounding, "min_dim": min_dim}
+    solve: dict[str, Any] = {**rounded, "budget": limit, "held_bytes": held_bytes}
+    rule = "power_law"
+    if temperature is not None and base_dim is not None and budget is not None:
+        rule, given = "scaled_power_law", {"temperature": temperature, "base_dim": base_dim}
+        block_dims = scaled_dims(block_sizes, row_probs, **given, **solve)
+    else:
+        if base_dim is None:
+            assert temperature is not None
+            base_dim = largest_base_dim(block_sizes, row_probs, temperature=temperature, **solve)
+        elif temperature is None:
+            temperature = smallest_temperature(block_sizes, row_probs, base_dim=base_dim, **solve)
+        exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
+        block_dims = round_dims(exact, base_dim=base_dim, **rounded)
+    made_by = {"rule": rule, "temperature": temperature}
     answer = assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, made_by=made_by)
-    if temperature > 0 and answer.floor_share > 0.5:
+    if temperature > 0 and min_dim and answer.floor_share > 0.5:
         remedy = (
             f"base_dim {base_dim} is too small for it; give a budget instead to solve for base_dim"
             if budget is None
@@ -166,10 +182,13 @@ def per_feature(values: Any, argument: str, sizes: Mapping[str, int]) -> dict[st
 def cut_features(
     sizes: Mapping[str, int], counts: Mapping[str, Any], bands: Mapping[str, Any]
 ) -> dict[str, Blocks]:
-    """Block every feature: as a whole, or into bands of equal popularity mass."""
+    """Block every feature: as a whole, into bands of equal popularity mass, or into octaves."""
     blocks = {}
     for name, num_rows in sizes.items():
-        num_bands = whole_number(bands.get(name, 1), f"bands of feature {name!r}")
+        asked = bands.get(name, 1)
+        if isinstance(asked, str) and asked != OCTAVES:
+            raise ValueError(f"bands of feature {name!r} must be a number or 'octaves', got {asked!r}")
+        is_cut = asked == OCTAVES or whole_number(asked, f"bands of feature {name!r}") > 1
         if name in counts:
             feature_counts = nonnegative_vector(counts[name], f"counts of feature {name!r}")
             if len(feature_counts) != num_rows:
@@ -177,11 +196,14 @@ def cut_features(
                     f"counts of feature {name!r} must have one entry for each of its {num_rows} "
                     f"rows, got {len(feature_counts)}"
                 )
-        elif num_bands > 1:
-            raise ValueError(f"bands={num_bands} of feature {name!r} need its counts: counts={{...}}")
-        blocks[name] = (
-            equal_mass_bands(feature_counts, num_bands) if num_bands > 1 else whole_feature(num_rows)
-        )
+        elif is_cut:
+            raise ValueError(f"bands={asked!r} of feature {name!r} need its counts: counts={{...}}")
+        if not is_cut:
+            blocks[name] = whole_feature(num_rows)
+        elif asked == OCTAVES:
+            blocks[name] = octave_bands(feature_counts)
+        else:
+            blocks[name] = equal_mass_bands(feature_counts, asked)
     return blocks
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mixdim.arguments import nonnegative_vector, unit_interval, whole_number
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
-from mixdim.storages.storage import stored_cost
+from mixdim.storages.narrow import narrow_cost
 
 Rounding = Literal["power_of_two", "integer"]
 
@@ -32,10 +32,10 @@ def power_law_dims(row_probs: Any, *, temperature: float, base_dim: int) -> np.n
     base_dim = whole_number(base_dim, "base_dim")
     if row_probs.max() == 0:
         raise ValueError("row_probs must not all be 0")
-    return base_dim * _relative(row_probs) ** temperature
+    return base_dim * relative_popularity(row_probs) ** temperature
 
 
-def _relative(row_probs: np.ndarray) -> np.ndarray:
+def relative_popularity(row_probs: np.ndarray) -> np.ndarray:
     """Popularities relative to the largest, equal where they differ by roundings only.
 
     1 / 5 and 7 * (1 / 35) do, and might else become different widths.
@@ -50,20 +50,23 @@ def _relative(row_probs: np.ndarray) -> np.ndarray:
     return relative
 
 
-def round_dims(dims: np.ndarray, *, base_dim: int, rounding: Rounding) -> np.ndarray:
+def round_dims(dims: np.ndarray, *, base_dim: int, rounding: Rounding, min_dim: int = 1) -> np.ndarray:
     """Round widths to the nearest integer, or power of two in log2, then clamp to [1, base_dim].
 
     A block as popular as the most popular one keeps base_dim even if that is no power of two:
-    otherwise temperature 0 would not be uniform.
+    otherwise temperature 0 would not be uniform. With `min_dim` 0, what is below 1/2 becomes 0.
 
     >>> round_dims(np.array([48.0, 30.0, 11.0, 0.2]), base_dim=48, rounding="power_of_two").tolist()
     [48, 32, 8, 1]
+    >>> round_dims(np.array([4.0, 0.5, 0.49]), base_dim=4, rounding="integer", min_dim=0).tolist()
+    [4, 1, 0]
     """
     check_rounding(rounding)
     floored = np.maximum(dims, 1.0)
     rounded = np.rint(floored) if rounding == "integer" else np.exp2(np.rint(np.log2(floored)))
     clamped = np.minimum(rounded, base_dim)
-    return np.where(dims == base_dim, base_dim, clamped).astype(np.int64)
+    widths = np.where(dims == base_dim, base_dim, clamped).astype(np.int64)
+    return np.where((dims < 0.5) & (min_dim == 0), 0, widths)
 
 
 def check_rounding(rounding: Any) -> None:
@@ -79,27 +82,32 @@ def largest_base_dim(
     temperature: float,
     budget: int,
     rounding: Rounding,
+    min_dim: int = 1,
     held_bytes: int = 0,
 ) -> int:
     """Return the largest base_dim whose rounded plan costs at most `budget` parameters.
 
-    The tables' cost never falls as base_dim grows, which bounds the search. The projections' cost
-    falls only where a block reaches full width and sheds its projection; those turns are listed, and
-    between two of them the whole cost rises, so bisection finds the last fit of each stretch.
+    The cost of rows stored on their own never falls as base_dim grows, which bounds the search. The
+    rest falls only where a block reaches full width and sheds its projection; those turns are listed,
+    and between two of them the whole cost rises, so bisection finds the last fit of each stretch.
     """
     shares = power_law_dims(row_probs, temperature=temperature, base_dim=1)
 
     def dims(base_dim: int) -> np.ndarray:
-        return round_dims(base_dim * shares, base_dim=base_dim, rounding=rounding)
+        return round_dims(base_dim * shares, base_dim=base_dim, rounding=rounding, min_dim=min_dim)
+
+    def cost(base_dim: int) -> float:
+        return float(narrow_cost(block_sizes, dims(base_dim), base_dim).parameters.sum())
 
     def tables_fit(base_dim: int) -> bool:
-        return float(_costs(block_sizes, dims(base_dim), base_dim).table.sum()) <= budget
+        return float((block_sizes.astype(np.float64) * dims(base_dim)).sum()) <= budget
 
     def fits(base_dim: int) -> bool:
-        return float(_costs(block_sizes, dims(base_dim), base_dim).parameters.sum()) <= budget
+        return cost(base_dim) <= budget
 
     if not fits(1):
-        raise too_small(budget, int(block_sizes.sum()), "one parameter for each row", held_bytes)
+        what = "one parameter for each row" if min_dim else "the cheapest plan at this temperature"
+        raise too_small(budget, int(cost(1)), what, held_bytes)
     highest = 1
     while tables_fit(2 * highest):
         highest *= 2
@@ -144,6 +152,7 @@ def smallest_temperature(
     base_dim: int,
     budget: int,
     rounding: Rounding,
+    min_dim: int = 1,
     held_bytes: int = 0,
 ) -> float:
     """Return the smallest temperature, to three decimals, whose plan costs at most `budget`.
@@ -151,21 +160,16 @@ def smallest_temperature(
     Narrowing a tiny table can cost more than it saves (it then needs a projection), so cost does not
     fall steadily with temperature and every step is tried in turn.
     """
-    cheapest, relative = math.inf, _relative(row_probs)
+    cheapest, relative = math.inf, relative_popularity(row_probs)
     for step in range(TEMPERATURE_STEPS + 1):
         temperature = step / TEMPERATURE_STEPS
         exact = base_dim * relative**temperature
-        block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding)
-        cost = float(_costs(block_sizes, block_dims, base_dim).parameters.sum())
+        block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding, min_dim=min_dim)
+        cost = float(narrow_cost(block_sizes, block_dims, base_dim).parameters.sum())
         if cost <= budget:
             return temperature
         cheapest = min(cheapest, cost)
     raise too_small(budget, int(cheapest), f"the cheapest plan with base_dim {base_dim}", held_bytes)
-
-
-def _costs(block_sizes: np.ndarray, block_dims: np.ndarray, base_dim: int) -> Any:
-    """The cost of each block, in float64: exact up to 2**53."""
-    return stored_cost(block_sizes.astype(np.float64), block_dims.astype(np.float64), base_dim)
 
 
 def too_small(budget: int, smallest: int, what: str, held_bytes: int) -> ValueError:

@@ -30,6 +30,8 @@ def rule_in_words(made_by: Mapping[str, Any]) -> str:
     arguments = {name: value for name, value in made_by.items() if name != "rule"}
     if made_by["rule"] == "power_law":
         return f"temperature {made_by['temperature']:g}"
+    if made_by["rule"] == "scaled_power_law":
+        return f"temperature {made_by['temperature']:g}, scaled to the budget"
     if made_by["rule"] == "by_hand" and "was" in made_by:
         return f"{rule_in_words(made_by['was'])}, then changed by hand"
     if made_by["rule"] == "quantised" and {"was", "bits"} <= made_by.keys():

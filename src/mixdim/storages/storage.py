@@ -47,10 +47,12 @@ class Storage(ABC):
     kind: ClassVar[str]
     Table: ClassVar[type[Table]]
     is_trained: ClassVar[bool] = True  # else all of it is held, made from a block that was trained
+    least_dim: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         for field in fields(self):  # numpy's whole numbers become Python's: JSON knows no others
-            number = whole_number(getattr(self, field.name), field.name)
+            at_least = self.least_dim if field.name == "dim" else 1
+            number = whole_number(getattr(self, field.name), field.name, at_least=at_least)
             object.__setattr__(self, field.name, number)
 
     @property
@@ -60,7 +62,11 @@ class Storage(ABC):
 
     @abstractmethod
     def stored_rows(self, size: int) -> int:
-        """How many rows of `dim` numbers a block of `size` rows is kept in."""
+        """How many stored rows a block of `size` rows is kept in."""
+
+    def width(self, base_dim: int) -> int:
+        """How many numbers a stored row has; of full width, it needs no projection."""
+        return self.dim
 
     @property
     def shared_parameters(self) -> int:
@@ -74,7 +80,7 @@ class Storage(ABC):
 
     def cost(self, size: int, base_dim: int) -> Cost:
         """What a block of `size` rows costs."""
-        return stored_cost(self.stored_rows(size), self.dim, base_dim)
+        return stored_cost(self.stored_rows(size), self.width(base_dim), base_dim)
 
     def describe(self, size: int) -> str:
         """How a block of `size` rows is stored, for a table's cell."""

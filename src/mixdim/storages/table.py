@@ -65,7 +65,7 @@ class Table(ABC):
     @staticmethod
     def holds(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, Held]:
         """The tensors of a group: stored rows, and unless at full width a projection a block."""
-        dim = blocks[0].storage.dim
+        dim = blocks[0].storage.width(base_dim)
         rows = sum(block.storage.stored_rows(block.size) for block in blocks)
         lifted = {"projection": Held((len(blocks), dim, base_dim))} if dim < base_dim else {}
         return {"table": Held((rows, dim)), **lifted}
@@ -154,7 +154,7 @@ class Table(ABC):
         for name, part in self.parts(block).items():
             # torch.nn.init, too, takes an embedding's width as its fan-in and its rows as its fan-out.
             fan_out = block.size if name == "table" else self.base_dim
-            bound = uniform_bound(init, fan_in=block.storage.dim, fan_out=fan_out)
+            bound = uniform_bound(init, fan_in=block.storage.width(self.base_dim), fan_out=fan_out)
             part.uniform_(-bound, bound, generator=generator)
 
     def of_slots(self, slots: Slots, column: int) -> Tensor:
