@@ -57,6 +57,9 @@ def train(
         bool | None, _option(ABOUT_MODEL, "MF, NCF: start from the mean target.", "--mean/--no-mean")
     ] = None,
     init: Annotated[str | None, _option(ABOUT_MODEL, "xavier, he_fan_in or he_fan_out.")] = None,
+    quantise: Annotated[
+        str | None, _option(ABOUT_MODEL, "int8 or int4: round the embeddings once they are trained.")
+    ] = None,
     temperature: Annotated[
         float | None, _option(ABOUT_WIDTHS, "0 is uniform; 0.3 if not given.")
     ] = None,
@@ -104,6 +107,7 @@ def train(
     given = {
         "data": None if data is None else str(data),
         "plan": None if plan is None else str(plan),
+        "quantise": quantise,
         **{"model": model, "biases": biases, "mean": mean, "init": init},
         **{
             name: _widths(text, name)
@@ -181,6 +185,7 @@ def _widths(text: str | None, name: str) -> list[int] | None:
 def _results(summary: dict[str, Any]) -> str:
     """What a reader wants to know of a finished run."""
     from mixdim.experiments.runs.summary import advice_after
+    from mixdim.planning.budget import format_bytes
 
     is_last = summary["validation"]["best"]["step"] == summary["validation"]["last"]["step"]
     shown = {"best": "best, also the last"} if is_last else {"best": "best", "last": "last"}
@@ -188,6 +193,9 @@ def _results(summary: dict[str, Any]) -> str:
         f"{split}, {label}": summary[split][which]
         for split in ("validation", "test")
         for which, label in shown.items()
+    } | {
+        f"{split}, best before quantising": of_split["best"]
+        for split, of_split in summary.get("before_quantising", {}).items()
     })  # fmt: skip
     best_possible = [
         f"best possible {name.removeprefix('bayes_')} of this synthetic test split: {values['test']:.4f}"
@@ -198,6 +206,9 @@ def _results(summary: dict[str, Any]) -> str:
         f"{summary['epochs_run']} epochs in {summary['seconds']:.1f} s, "
         f"{summary['samples_per_second']:,.0f} samples/s in training"
     )
+    if "embedding_bytes" in summary:  # not of a run that was finished before there was this
+        kind = summary["quantise"] or "float32"
+        cost += f"; embeddings of {format_bytes(summary['embedding_bytes'])} in {kind}"
     return "\n".join([table, "", cost, *best_possible, *advice_after(summary)])
 
 

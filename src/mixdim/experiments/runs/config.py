@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 import tomli_w
 
 from mixdim.experiments.runs.models import OPTIONS_OF_MODELS, model_named
+from mixdim.experiments.runs.rounded import check_rounding
 from mixdim.training.options import TrainingOptions, preset
 from mixdim.training.tasks import task_of
 
@@ -45,6 +46,7 @@ class RunConfig:
     seed: int | None = None
     slice_by: str | None = None
     init: str | None = None
+    quantise: str | None = None  # "int8" or "int4": how embeddings are rounded once they are trained
     bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of NCF's one
     top: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
@@ -78,6 +80,7 @@ class RunConfig:
         for option in sorted((OPTIONS_OF_MODELS - model.options.keys()) & self.said().keys()):
             has = ", ".join(model.options)
             raise ValueError(f"{option} is no option of model {model_name!r}; it has {has}")
+        check_rounding(self.quantise)
         defaults = RunConfig(
             model=model_name,
             temperature=temperature,

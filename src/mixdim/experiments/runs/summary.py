@@ -19,6 +19,7 @@ from mixdim.data.unknown_values import advice
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.folder import JOURNAL, SUMMARY
 from mixdim.experiments.runs.models import OPTIONS_OF_MODELS
+from mixdim.experiments.runs.rounded import embedding_bytes, embedding_layers
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.plan import Plan
 from mixdim.training import Fitted
@@ -43,7 +44,10 @@ def summarise(
         "base_dim": plan.base_dim,
         "budget": None if config.budget is None else parse_budget(config.budget),
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "embedding_parameters": plan.num_parameters,
+        # Not the plan's: an array that blocks share is one in each layer, of users and of items.
+        "embedding_parameters": sum(layer.num_parameters for layer in embedding_layers(model)),
+        "embedding_bytes": embedding_bytes(model),
+        "quantise": config.quantise,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{name: getattr(config, name) for name in OPTIONS},
         "epochs_run": fitted.epochs_run,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,14 +23,15 @@ from mixdim.experiments.runs.folder import (
 )
 from mixdim.experiments.runs.memory import require_memory
 from mixdim.experiments.runs.models import build_model, check_fits
+from mixdim.experiments.runs.rounded import embedding_bytes, rounded
 from mixdim.experiments.runs.summary import read_curve, read_summary, summarise
-from mixdim.experiments.runs.trained import TrainedRun, check_features, open_for
+from mixdim.experiments.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
 from mixdim.files import write_atomically
 from mixdim.locks import alone_at_work
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
-from mixdim.training import fit
+from mixdim.training import evaluate, fit
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.memory import available_memory
 from mixdim.training.resumption import MAY_CHANGE
@@ -96,7 +98,11 @@ def train_run(
             tensorboard=bool(config.tensorboard),
             progress=progress,
         )
-        page = json.dumps(summarise(config, plan, model, fitted, dataset), indent=2) + "\n"
+        summary = summarise(config, plan, model, fitted, dataset)
+        if config.quantise is not None:
+            model = rounded(model, config.quantise)
+            summary |= _measured_rounded(model, summary, out, dataset, progress)
+        page = json.dumps(summary, indent=2) + "\n"
         write_atomically(out / SUMMARY, page)
         return TrainedRun(json.loads(page), read_curve(out, task), lambda: model)
 
@@ -106,6 +112,7 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
     if config.plan is not None:
         plan = Plan.load(config.plan)
         check_features(plan, dataset, f"the plan {config.plan}")
+        plan.check_trained()
         return plan
     assert config.bands is not None
     return make_plan(
@@ -116,6 +123,34 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         bands=config.bands,
         rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
     )
+
+
+def _measured_rounded(
+    model: nn.Module, summary: dict[str, Any], out: Path, dataset: Dataset, progress: Progress | None
+) -> dict[str, Any]:
+    """What a summary says once the best weights are rounded, as they are in `model`, and the last."""
+    steps = {which: summary["validation"][which]["step"] for which in WEIGHTS}
+    of_step = {steps["best"]: model}
+    if steps["last"] not in of_step:
+        of_step[steps["last"]] = open_for(out, dataset, "last").model
+    measured: dict[str, Any] = {"embedding_bytes": embedding_bytes(model)}
+    for split in ("validation", "test"):
+        metrics = {
+            step: evaluate(
+                one,
+                dataset,
+                split,
+                batch_size=summary["batch_size"],
+                slice_by=summary["slice_feature"],
+                progress=progress,
+            )
+            for step, one in of_step.items()
+        }
+        measured[split] = {
+            which: {**summary[split][which], **metrics[step]} for which, step in steps.items()
+        }
+    before = {split: summary[split] for split in ("validation", "test")}
+    return {**measured, "before_quantising": before}
 
 
 def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:

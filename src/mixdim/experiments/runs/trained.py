@@ -21,6 +21,7 @@ from mixdim.data import Dataset
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.folder import CONFIG, PLAN, SUMMARY
 from mixdim.experiments.runs.models import build_model
+from mixdim.experiments.runs.rounded import rounded
 from mixdim.experiments.runs.summary import read_summary
 from mixdim.files import write_atomically
 from mixdim.planning.plan import Plan
@@ -60,7 +61,7 @@ class OpenedRun:
 
 
 def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
-    """Read a run's model back with its "best" or "last" weights."""
+    """Read a run's model back with its "best" or "last" weights, rounded if the run says so."""
     if weights not in WEIGHTS:
         raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
     for name in (CONFIG, PLAN):
@@ -79,7 +80,7 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
     else:
         chosen = newest
     load_weights(model, chosen)
-    return OpenedRun(config, plan, model, chosen.step)
+    return OpenedRun(config, plan, rounded(model, config.quantise), chosen.step)
 
 
 def evaluate_run(

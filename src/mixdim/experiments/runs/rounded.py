@@ -1,0 +1,35 @@
+"""What becomes of a run's embeddings when they are trained: rounded, if the run says so. Trains nothing.
+
+The folder of a run keeps the weights as they were trained; rounding them again gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.quantising import quantise
+
+BITS = {"int8": 8, "int4": 4}
+
+
+def check_rounding(name: str | None) -> None:
+    """Refuse a way to round that there is not."""
+    if name is not None and name not in BITS:
+        raise ValueError(f"quantise must be one of {', '.join(BITS)}, got {name!r}")
+
+
+def rounded(model: nn.Module, name: str | None) -> nn.Module:
+    """A trained model as it is served: itself, or a copy whose embeddings are rounded."""
+    return model if name is None else quantise(model, BITS[name])
+
+
+def embedding_layers(model: nn.Module) -> list[MixedTables]:
+    """The mixed layers of a model."""
+    return [module for module in model.modules() if isinstance(module, MixedTables)]
+
+
+def embedding_bytes(model: nn.Module) -> int:
+    """Bytes of all that a model's embeddings store: tables, projections, scales, ranks of ids."""
+    states = (layer.state_dict() for layer in embedding_layers(model))
+    return sum(tensor.nbytes for state in states for tensor in state.values())
