@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 import tomli_w
 
 from mixdim.experiments.runs.models import OPTIONS_OF_MODELS, model_named
+from mixdim.planning.from_counts import OCTAVES
 from mixdim.training.options import TrainingOptions, preset
 from mixdim.training.tasks import task_of
 
@@ -30,9 +31,11 @@ class RunConfig:
     temperature: float | None = None
     base_dim: int | None = None
     budget: str | None = None
-    bands: int | None = None
+    bands: int | str | None = None  # or "octaves"
     rounding: str | None = None
-    plan: str | None = None  # a file, in the place of the five before it
+    min_dim: int | None = None
+    method: str | None = None  # with a budget in bytes, in the place of all of these but base_dim
+    plan: str | None = None  # a file, in the place of all of these
     preset: str | None = None
     optimizer: str | None = None
     lr: float | None = None
@@ -64,12 +67,10 @@ class RunConfig:
         """Fill in what was not said: the preset of the task, and the paper's settings."""
         model_name = task_of(task).default_model if self.model is None else self.model
         model = model_named(model_name)
-        widths: dict[str, Any] = {"bands": model.bands, "rounding": "power_of_two"}
+        widths: dict[str, Any] = {"bands": model.bands, "rounding": "power_of_two", "min_dim": 1}
         temperature = self.temperature
-        if self.plan is not None:
-            for option in ("temperature", "base_dim", "budget", "bands", "rounding"):
-                if getattr(self, option) is not None:
-                    raise ValueError(f"give plan or {option}, not both: a plan has its widths")
+        if self.plan is not None or self.method is not None:
+            self._refuse_widths()
             widths = {}
         elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
@@ -96,6 +97,19 @@ class RunConfig:
             **model.options,
         )
         return self.over(defaults)
+
+    def _refuse_widths(self) -> None:
+        """Refuse options that a plan or a method decides."""
+        decided = ["temperature", "bands", "rounding", "min_dim"]
+        by, why = "method", "a method chooses its widths"
+        if self.plan is not None:
+            by, why = "plan", "a plan has its widths"
+            decided += ["base_dim", "budget", "method"]
+        for option in decided:
+            if getattr(self, option) is not None:
+                raise ValueError(f"give {by} or {option}, not both: {why}")
+        if self.plan is None and self.budget is None:
+            raise ValueError("a method needs a budget in bytes, such as 4MB")
 
     def training_options(self) -> TrainingOptions:
         """The part of an effective config that `mixdim.fit` takes."""
@@ -140,6 +154,8 @@ def _as_kind(name: str, value: Any, kind: UnionType) -> Any:
         return float(value)
     if name == "budget" and type(value) is int:
         return str(value)
+    if name == "bands" and value == OCTAVES:
+        return value
     if wanted in (str, int, float, bool):
         if type(value) is not wanted:
             raise TypeError(f"{name} must be {_in_words(wanted)}, got {value!r}")

@@ -25,7 +25,19 @@ from mixdim.training import Fitted
 from mixdim.training.tasks import Task, task_of
 
 OPTIONS = (
-    *("bands", "rounding", "seed", "preset", "optimizer", "lr", "batch_size", "epochs", "patience"),
+    *(
+        "method",
+        "bands",
+        "rounding",
+        "min_dim",
+        "seed",
+        "preset",
+        "optimizer",
+        "lr",
+        "batch_size",
+        "epochs",
+        "patience",
+    ),
     *("shuffle", "init"),
     *(field.name for field in fields(RunConfig) if field.name in OPTIONS_OF_MODELS),
 )

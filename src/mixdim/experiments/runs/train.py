@@ -26,7 +26,9 @@ from mixdim.experiments.runs.summary import read_curve, read_summary, summarise
 from mixdim.experiments.runs.trained import TrainedRun, check_features, open_for
 from mixdim.files import write_atomically
 from mixdim.locks import alone_at_work
+from mixdim.planning.budget import parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
+from mixdim.planning.methods import plan_by_method
 from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.training import fit
@@ -107,7 +109,12 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         plan = Plan.load(config.plan)
         check_features(plan, dataset, f"the plan {config.plan}")
         return plan
+    if config.method is not None:
+        assert config.budget is not None
+        num_bytes = parse_bytes(config.budget)
+        return plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim)
     assert config.bands is not None
+    assert config.min_dim is not None
     return make_plan(
         dataset,
         temperature=config.temperature,
@@ -115,6 +122,7 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         budget=config.budget,
         bands=config.bands,
         rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
+        min_dim=config.min_dim,
     )
 
 
