@@ -41,6 +41,7 @@ def test_the_task_chooses_the_preset():
         ({"patience": 0}, "patience must be at least 1, got 0"),
         ({"checkpoint_every": -3}, "checkpoint_every must be at least 1, got -3"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"table_lr": 0.0}, "table_lr must be above 0, got 0.0"),
         ({"unknown_dropout": 1}, "unknown_dropout must be true or false, got 1"),
     ],
 )

@@ -9,6 +9,7 @@ import torch
 
 import mixdim
 from mixdim.training import Checkpoints, Stopped
+from mixdim.training.resumption import LATER_OPTIONS
 from resumed_runs import OPTIONS, assert_same, everything, fit_anew, without_times
 from training_data import OwnModel, clicks, clicks_with_bags, ratings, raw_bytes, small_model
 
@@ -36,9 +37,10 @@ def test_killed_again_and_again_every_model_and_every_optimizer_ends_the_same(tm
 
 
 @pytest.mark.parametrize("data", [clicks_with_bags, clicks])
-def test_with_unknown_dropout_a_kill_changes_nothing(tmp_path, data):
+def test_with_unknown_dropout_and_two_learning_rates_a_kill_changes_nothing(tmp_path, data):
     dataset = data()
-    options = replace(OPTIONS, unknown_dropout=True, batch_size=12 if data is clicks_with_bags else 150)
+    batch_size = 12 if data is clicks_with_bags else 150
+    options = replace(OPTIONS, unknown_dropout=True, table_lr=0.1, batch_size=batch_size)
 
     def make():
         return small_model("dlrm", dataset)
@@ -56,13 +58,15 @@ def test_with_unknown_dropout_a_kill_changes_nothing(tmp_path, data):
     assert raw_bytes(plain[0]) != raw_bytes(straight[0])
 
 
-def test_a_checkpoint_from_before_there_was_unknown_dropout_goes_on_without_it(tmp_path, monkeypatch):
+def test_a_checkpoint_from_before_there_were_the_later_options_goes_on_without_them(
+    tmp_path, monkeypatch
+):
     dataset = ratings()
     straight = fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "straight")
     save = Checkpoints.save
 
     def as_earlier(self, kind, step, tensors, state):
-        options = {k: v for k, v in state.get("options", {}).items() if k != "unknown_dropout"}
+        options = {k: v for k, v in state.get("options", {}).items() if k not in LATER_OPTIONS}
         return save(self, kind, step, tensors, {**state, "options": options})
 
     with monkeypatch.context() as patch:

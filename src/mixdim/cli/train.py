@@ -75,6 +75,9 @@ def train(
     ] = None,
     optimizer: Annotated[str | None, _option(ABOUT_TRAINING, "amsgrad, adam, adagrad or sgd.")] = None,
     lr: Annotated[float | None, _option(ABOUT_TRAINING, "Learning rate.")] = None,
+    table_lr: Annotated[
+        float | None, _option(ABOUT_TRAINING, "Learning rate of the embeddings; --lr if not given.")
+    ] = None,
     batch_size: Annotated[int | None, _option(ABOUT_TRAINING, "Samples a step.")] = None,
     epochs: Annotated[int | None, _option(ABOUT_TRAINING, "At most.")] = None,
     patience: Annotated[
@@ -120,6 +123,7 @@ def train(
         },
         **{"temperature": temperature, "base_dim": base_dim, "budget": budget, "bands": bands},
         **{"rounding": rounding, "preset": preset, "optimizer": optimizer, "lr": lr},
+        "table_lr": table_lr,
         **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},
         **{"evaluations_per_epoch": evaluations_per_epoch, "checkpoint_every": checkpoint_every},
         **{"seed": seed, "slice_by": slice_by, "tensorboard": tensorboard},

@@ -142,7 +142,9 @@ class _Run:
             raise ValueError("the training split is empty")
         self.slice_by = feature_to_slice_by(self.data, self.options.slice_by)
         self.task, self.device = task_of(self.data.task), device_of(self.model)
-        self.optimizer = NamedOptimizer(self.options.optimizer, self.model, lr=self.options.lr)
+        self.optimizer = NamedOptimizer(
+            self.options.optimizer, self.model, lr=self.options.lr, table_lr=self.options.table_lr
+        )
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.saved_step: int | None = None
         self.saved_path: Path | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mixdim.arguments import WrongTypeError, real_number, whole_number
+from mixdim.arguments import WrongTypeError, positive_number, whole_number
 from mixdim.training.optimizers import OPTIMIZERS
 
 
@@ -17,6 +17,7 @@ from mixdim.training.optimizers import OPTIMIZERS
 class TrainingOptions:
     """What `fit` needs to know beside model and data.
 
+    - `table_lr`: the learning rate of embeddings, projections included; None means `lr`.
     - `patience`: stop after so many evaluations without improvement; None never stops early.
     - `evaluations_per_epoch`: how often the validation split is measured; the best one is kept.
     - `checkpoint_every`: steps between checkpoints; None means every five minutes. There is always
@@ -38,12 +39,14 @@ class TrainingOptions:
     seed: int = 0
     slice_by: str | None = None
     unknown_dropout: bool = False
+    table_lr: float | None = None
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
-        if real_number(self.lr, "lr") <= 0:
-            raise ValueError(f"lr must be above 0, got {self.lr}")
+        positive_number(self.lr, "lr")
+        if self.table_lr is not None:
+            positive_number(self.table_lr, "table_lr")
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):
             whole_number(getattr(self, name), name)
         for name in ("patience", "checkpoint_every"):

@@ -54,6 +54,7 @@ class RunConfig:
     mean: bool | None = None  # MF and NCF: whether the mean target is added to every score
     biases: bool | None = None  # MF: a number for each user and item
     tensorboard: bool | None = None
+    table_lr: float | None = None  # of embeddings; not said, it is lr
     unknown_dropout: bool | None = None  # whether ids of training rows become unknown by chance
 
     def over(self, other: RunConfig) -> RunConfig:

@@ -25,8 +25,8 @@ from mixdim.training import Fitted
 from mixdim.training.tasks import Task, task_of
 
 OPTIONS = (
-    *("bands", "rounding", "seed", "preset", "optimizer", "lr", "batch_size", "epochs", "patience"),
-    *("shuffle", "unknown_dropout", "init"),
+    *("bands", "rounding", "seed", "preset", "optimizer", "lr", "table_lr"),
+    *("batch_size", "epochs", "patience", "shuffle", "unknown_dropout", "init"),
     *(field.name for field in fields(RunConfig) if field.name in OPTIONS_OF_MODELS),
 )
 
