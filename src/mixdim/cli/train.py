@@ -79,10 +79,14 @@ def train(
     ] = None,
     plan: Annotated[Path | None, _option(ABOUT_WIDTHS, "A saved plan, instead of all these.")] = None,
     preset: Annotated[
-        str | None, _option(ABOUT_TRAINING, "ctr or cf: the paper's protocols; by the data.")
+        str | None,
+        _option(ABOUT_TRAINING, "ctr or cf, the paper's; clicks, ctr with --unknown-dropout; by data."),
     ] = None,
     optimizer: Annotated[str | None, _option(ABOUT_TRAINING, "amsgrad, adam, adagrad or sgd.")] = None,
     lr: Annotated[float | None, _option(ABOUT_TRAINING, "Learning rate.")] = None,
+    table_lr: Annotated[
+        float | None, _option(ABOUT_TRAINING, "Learning rate of the embeddings; --lr if not given.")
+    ] = None,
     batch_size: Annotated[int | None, _option(ABOUT_TRAINING, "Samples a step.")] = None,
     epochs: Annotated[int | None, _option(ABOUT_TRAINING, "At most.")] = None,
     patience: Annotated[
@@ -96,6 +100,14 @@ def train(
     ] = None,
     shuffle: Annotated[
         bool | None, _option(ABOUT_TRAINING, "The order of rows.", "--shuffle/--no-shuffle")
+    ] = None,
+    unknown_dropout: Annotated[
+        bool | None,
+        _option(
+            ABOUT_TRAINING,
+            "Ids become unknown with probability 1/(1 + count), to train that row.",
+            "--unknown-dropout/--no-unknown-dropout",
+        ),
     ] = None,
     seed: Annotated[int | None, _option(ABOUT_TRAINING, "Decides everything that is random.")] = None,
     slice_by: Annotated[
@@ -120,10 +132,11 @@ def train(
         },
         **{"temperature": temperature, "base_dim": base_dim, "budget": budget},
         **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim, "method": method},
-        **{"preset": preset, "optimizer": optimizer, "lr": lr},
+        **{"preset": preset, "optimizer": optimizer, "lr": lr, "table_lr": table_lr},
         **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},
         **{"evaluations_per_epoch": evaluations_per_epoch, "checkpoint_every": checkpoint_every},
         **{"seed": seed, "slice_by": slice_by, "tensorboard": tensorboard},
+        "unknown_dropout": unknown_dropout,
     }
     from mixdim.experiments.runs.config import RunConfig, config_of, read_config
     from mixdim.experiments.runs.train import train_run

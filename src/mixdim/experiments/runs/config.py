@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import tomli_w
 
@@ -15,6 +15,9 @@ from mixdim.experiments.runs.models import OPTIONS_OF_MODELS, model_named
 from mixdim.planning.from_counts import OCTAVES
 from mixdim.training.options import TrainingOptions, preset
 from mixdim.training.tasks import task_of
+
+if TYPE_CHECKING:
+    from mixdim.data import Dataset
 
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 
@@ -54,6 +57,8 @@ class RunConfig:
     mean: bool | None = None  # MF and NCF: whether the mean target is added to every score
     biases: bool | None = None  # MF: a number for each user and item
     tensorboard: bool | None = None
+    table_lr: float | None = None  # of embeddings; not said, it is lr
+    unknown_dropout: bool | None = None  # whether ids of training rows become unknown by chance
 
     def over(self, other: RunConfig) -> RunConfig:
         """What this config says and, where it says nothing, what the other does."""
@@ -63,8 +68,16 @@ class RunConfig:
         """The options that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
-    def effective(self, task: str) -> RunConfig:
-        """Fill in what was not said: the preset of the task, and the paper's settings."""
+    def effective_for(self, dataset: Dataset) -> RunConfig:
+        """Fill in what was not said, for a data set."""
+        return self.effective(dataset.task, dataset.untrained_unknown)
+
+    def effective(self, task: str, untrained_unknown: Collection[str] = ()) -> RunConfig:
+        """Fill in what was not said: the preset of the task, and the paper's settings.
+
+        `untrained_unknown` are the features of the data whose row for unknown values no training row
+        asks for: clicks that have such features are learnt with `unknown_dropout`, by the preset.
+        """
         model_name = task_of(task).default_model if self.model is None else self.model
         model = model_named(model_name)
         widths: dict[str, Any] = {"bands": model.bands, "rounding": "power_of_two", "min_dim": 1}
@@ -74,7 +87,9 @@ class RunConfig:
             widths = {}
         elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
-        preset_name = task_of(task).preset if self.preset is None else self.preset
+        preset_name = self.preset
+        if preset_name is None:
+            preset_name = task_of(task).preset_for(untrained_unknown)
         training = preset(preset_name)
         for option in sorted((OPTIONS_OF_MODELS - model.options.keys()) & self.said().keys()):
             has = ", ".join(model.options)
@@ -93,6 +108,7 @@ class RunConfig:
             seed=training.seed,
             init="xavier",
             tensorboard=False,
+            unknown_dropout=training.unknown_dropout,
             **widths,
             **model.options,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +37,8 @@ from mixdim.training.memory import available_memory
 from mixdim.training.resumption import MAY_CHANGE
 from mixdim.training.tasks import task_of
 
+NAMED = 3  # features in a line that says why
+
 Echo = Callable[[str], None]
 
 
@@ -59,7 +61,7 @@ def train_run(
         raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
     dataset = Dataset(config.data)
     task = task_of(dataset.task)
-    config = replace(config.effective(dataset.task), data=str(dataset.path.resolve()))
+    config = replace(config.effective_for(dataset), data=str(dataset.path.resolve()))
     if config.plan is not None:
         config = replace(config, plan=str(Path(config.plan).resolve()))
     check_fits(config, dataset)
@@ -88,6 +90,8 @@ def train_run(
         mean = task.constant_output(dataset.mean_target)
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
         echo(_opening_line(config, plan, model))
+        if config.unknown_dropout:
+            echo(_unknown_dropout_line(dataset.untrained_unknown))
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
         fitted = fit(
             model,
@@ -134,6 +138,16 @@ def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
         if now != before and name not in MAY_CHANGE:
             raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
     return replace(given, data=None).over(saved)
+
+
+def _unknown_dropout_line(untrained: Sequence[str]) -> str:
+    """Say that it is on and, if so, why it is the default."""
+    line = "unknown dropout: ids become unknown with probability 1/(1 + count)"
+    if not untrained:
+        return line
+    named = ", ".join(untrained[:NAMED])
+    others = f" and {len(untrained) - NAMED} others" if len(untrained) > NAMED else ""
+    return f"{line}, since no row to train on has an unknown {named}{others}"
 
 
 def _opening_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
