@@ -43,6 +43,17 @@ def test_movielens_is_prepared_from_its_zip(capsys, tmp_path):
     assert "2 features, rows: train 160, validation 20, test 20" in printed.out
 
 
+def test_movielens_is_prepared_as_clicks_and_what_the_release_has_not_is_said(capsys, tmp_path):
+    ratings = "".join(f"{u}::{i}::{(u + i) % 5 + 1}::{u}\n" for u in range(1, 21) for i in range(1, 11))
+    (tmp_path / "ratings.dat").write_text(ratings)
+    (tmp_path / "movies.dat").write_text("".join(f"{i}::Film (199{i % 10})::Drama\n" for i in range(11)))
+    told = ("prepare", "movielens", str(tmp_path), "--as", "clicks", "--every", "2")
+    printed = output(capsys, *told, "--out", str(tmp_path / "ml")).out
+    assert "4 features, rows: train 80, validation 10, test 10" in printed
+    assert "not in this release: gender, age, occupation, zip\n" in printed
+    assert mixdim.data.open(tmp_path / "ml").task == "binary"
+
+
 def test_criteo_is_prepared_and_bad_rows_are_counted(capsys, tmp_path):
     row = "\t".join(["1", *["5"] * 13, *["0000000a"] * 26])
     raw, out = tmp_path / "train.txt", tmp_path / "criteo"

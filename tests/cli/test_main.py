@@ -94,7 +94,7 @@ def test_outputs_go_through_links_and_into_pipes(capsys, tmp_path, option):
         (["plan", "--cardinalities", "a=1,a=2"], "names a feature twice"),
         (["plan", "--cardinalities", "=1"], "a feature without a name: '=1'"),
         (["plan", "--cardinalities", "9", "--temperature", "0", "--base-dim", f"{2**63}"], "below 2^63"),
-        (["plan", "--cardinalities", "5"], "exactly two of temperature, base_dim and budget"),
+        (["plan", "--cardinalities", "5"], "give two of temperature, base_dim and budget, or all three"),
         (
             ["plan", "--cardinalities", "-5", "--temperature", "0", "--base-dim", "2"],
             "at least 1, got -5",

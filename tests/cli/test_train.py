@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 
 import polars as pl
 import pytest
@@ -93,12 +94,39 @@ def test_the_end_says_how_many_lookups_were_of_rows_never_trained(capsys, tmp_pa
     assert (
         "unknown values: training never saw those of 100.0% of the lookups in test of user,\n" in printed
     )
-    assert "never trained: mixdim prepare ... --min-count 2 trains it on rare values\n" in printed
+    assert "never trained: mixdim train --unknown-dropout trains it on rare values,\n" in printed
+    assert "and so does mixdim prepare ... --min-count 2\n" in printed
     path = tmp_path / "run" / "summary.json"
     summary = json.loads(path.read_text())
     assert summary.pop("unknown_lookups") == {"user": {"validation": 1.0, "test": 1.0, "trained": False}}
     path.write_text(json.dumps(summary))  # as an earlier version wrote it
     assert "unknown values" not in output(capsys, "train", "--resume", "--out", tmp_path / "run").out
+
+
+def test_unknown_dropout_trains_the_row_and_there_is_nothing_to_complain_of(capsys, tmp_path, strangers):
+    out = tmp_path / "run"
+    printed = output(capsys, *train(out, "--unknown-dropout", data=strangers)).out
+    assert (
+        "unknown dropout: ids become unknown with probability 1/(1 + count), "
+        "since no row to train on has an unknown user, item\n" in printed
+    )
+    assert "unknown values" not in printed
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["unknown_dropout"] is True
+    assert summary["unknown_lookups"]["user"]["trained"] is True
+
+
+def test_clicks_are_learnt_with_unknown_dropout_unless_the_paper_is_asked_for(capsys, tmp_path):
+    def trained_with(name, *more):
+        small = ("--bottom", "8", "--top", "8", "--epochs", "1", *more)
+        said = output(capsys, *train(tmp_path / name, *small, data=clicks().path, model="dlrm")).out
+        config = tomllib.loads((tmp_path / name / "config.toml").read_text())
+        return config["preset"], config["unknown_dropout"], "unknown dropout: ids become" in said
+
+    assert trained_with("default") == ("clicks", True, True)
+    assert trained_with("paper", "--preset", "ctr") == ("ctr", False, False)
+    assert trained_with("off", "--no-unknown-dropout") == ("clicks", False, False)
+    assert trained_with("on", "--preset", "ctr", "--unknown-dropout") == ("ctr", True, True)
 
 
 def test_flags_go_before_the_config_file(capsys, tmp_path):
@@ -139,7 +167,10 @@ def test_a_damaged_checkpoint_is_told_and_the_older_one_used(capsys, caplog, tmp
         (["--lr", "fast"], "--lr"),
         (["--optimizer", "adamw"], "optimizer must be one of amsgrad, adam, adagrad, sgd"),
         (["--epochs", "0"], "epochs must be at least 1, got 0"),
-        (["--budget", "2k"], "give exactly two of temperature, base_dim and budget"),
+        (["--budget", "20"], "budget of 20 parameters is too small: the smallest feasible budget is"),
+        (["--bands", "deciles"], "--bands must be a number or octaves, got 'deciles'"),
+        (["--min-dim", "2"], "min_dim must be 0 or 1, got 2"),
+        (["--method", "cut"], "give method or temperature, not both: a method chooses its widths"),
         (["--temperature", "2"], "temperature must be in [0, 1], got 2.0"),
         (["--rounding", "up"], "rounding must be"),
         (["--slice-by", "movie"], "slice_by must be a single-valued feature (user, item)"),

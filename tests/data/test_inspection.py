@@ -92,15 +92,20 @@ def test_the_table_is_readable(small):
         "validation     2       1.5000",
         "test           2       3.5000",
         "",
-        "                     values  with own  queries on  queries on  unknown in  unknown",
-        "feature     rows  in source       row      top 1%     top 10%  validation  in test",
-        "color          4          5         3       50.0%       50.0%      50.00%   50.00%",
-        "tags (bag)     4          5         3       50.0%       50.0%      66.67%  100.00%",
+        "                     values  with own  queries on  queries on  "
+        "unknown in  unknown in  unknown in",
+        "feature     rows  in source       row      top 1%     top 10%  "
+        "     train  validation        test",
+        "color          4          5         3       50.0%       50.0%  "
+        "     0.00%      50.00%      50.00%",
+        "tags (bag)     4          5         3       50.0%       50.0%  "
+        "     0.00%      66.67%     100.00%",
         "",
         "unknown values: training never saw those of 100.0% of the lookups in test of tags, "
         "50.0% of color,",
         "and the row they share was never trained: "
-        "mixdim prepare ... --min-count 2 trains it on rare values",
+        "mixdim train --unknown-dropout trains it on rare values,",
+        "and so does mixdim prepare ... --min-count 2",
     ]
 
 

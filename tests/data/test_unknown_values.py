@@ -28,6 +28,7 @@ def test_the_advice_is_given_where_the_row_of_unknown_values_was_never_trained_a
         "item": {"validation": 0.0, "test": 0.0, "trained": False},
     }
     assert "100.0% of the lookups in test of user,\n" in inspect(out).advice
+    assert "mixdim train --unknown-dropout trains it" in inspect(out).advice
     assert "--min-count 2" in inspect(out).advice
     better = prepare(raw, 2)
     assert Dataset(better).unknown_lookups["user"] == {"validation": 1.0, "test": 1.0, "trained": True}
@@ -49,7 +50,8 @@ def test_the_worst_features_are_named_and_the_others_counted():
     assert advice(lookups(0.1, 0.3, 0.01, 0.2, 0.02, 0.001), prepared=False).splitlines() == [
         "unknown values: training never saw those of 30.0% of the lookups in test of f1, 20.0% of f3, "
         "10.0% of f0, 1% or more of 2 others,",
-        "and the row they share was never trained",
+        "and the row they share was never trained: "
+        "mixdim train --unknown-dropout trains it on rare values",
     ]
 
 

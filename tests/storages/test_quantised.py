@@ -165,13 +165,14 @@ def test_gradients_stop_at_it():
 
 
 def test_a_plan_becomes_one_of_codes():
-    plan = plan_of(a=Narrow(3), b=Hashed(2, buckets=5), c=Narrow(4), d=Robe(2, 9))
+    plan = plan_of(a=Narrow(3), b=Hashed(2, buckets=5), c=Narrow(4), d=Robe(2, 9), e=Narrow(0))
     small = plan.quantised(bits=4)
     assert [block.storage for block in small.blocks] == [
         Quantised(3, 4),
         Hashed(2, 5),
         Quantised(4, 4),
         Robe(2, 9),
+        Narrow(0),
     ]
     assert small.made_by == {"rule": "quantised", "bits": 4, "was": plan.made_by}
     assert mixdim.Plan.from_json(small.to_json()) == small

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,7 +8,8 @@ from torch import nn
 
 import mixdim
 from fitted_guesses import OPTIONS, Guess, journal, saved_steps
-from mixdim.training import Checkpoints, evaluate, load_weights, loop, tasks
+from mixdim.data import Dataset
+from mixdim.training import Checkpoints, evaluate, load_weights, loop, preset, tasks
 from training_data import OwnModel, clicks, clicks_with_bags, ratings, raw_bytes, small_model
 
 
@@ -179,6 +181,31 @@ def test_a_model_that_returns_a_column_is_refused():
 def test_the_presets_of_the_task_are_the_default():
     fitted = mixdim.fit(Guess(), clicks())
     assert fitted.steps == 1
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_only_training_batches_have_ids_that_became_unknown(monkeypatch, wanted):
+    told, batches = [], Dataset.batches
+
+    def spied(self, split, **options):
+        told.append((split, options.get("unknown_dropout")))
+        return batches(self, split, **options)
+
+    monkeypatch.setattr(Dataset, "batches", spied)
+    mixdim.fit(Guess(3.5), ratings(), options=replace(OPTIONS, unknown_dropout=wanted))
+    # Not said at all if it is off: data of one's own may know nothing of it.
+    assert set(told) == {("train", True if wanted else None), ("validation", None), ("test", None)}
+
+
+def test_clicks_get_unknown_dropout_by_default_and_data_of_ones_own_does_not(monkeypatch):
+    seen = []
+    monkeypatch.setattr(loop, "Schedule", lambda rows, options: seen.append(options) or 1 / 0)
+    own = SimpleNamespace(**{name: getattr(clicks(), name) for name in ("task", "splits", "counts")})
+    own.single_valued = clicks().single_valued
+    for data in (clicks(), own):
+        with pytest.raises(ZeroDivisionError):
+            mixdim.fit(Guess(), data)
+    assert seen == [preset("clicks"), preset("ctr")]
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):

@@ -53,6 +53,16 @@ def test_without_weights_the_forecast_is_the_same(name):
     assert forecasts[0] == forecasts[1]
 
 
+def test_unknown_dropout_holds_four_bytes_for_each_id():
+    dataset = clicks()
+    without, with_it = (
+        forecast_of(config, plan_of(config, dataset), dataset)
+        for config in (small_config("dlrm", dataset, unknown_dropout=on) for on in (False, True))
+    )
+    assert with_it.data - without.data == 4 * sum(dataset.cardinalities.values())
+    assert with_it.data - without.data == dataset.unknown_dropout._thresholds.nbytes
+
+
 def test_a_forecast_is_the_sum_of_its_parts_and_names_them():
     forecast = MemoryForecast(1_000, 3_000, 2_000, 500, 400, runtime=100)
     assert forecast.total == 7_000

@@ -7,7 +7,12 @@ import torch
 from torch import nn
 
 from mixdim.planning.plan import OPTIMIZER_STATE
-from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer, sparse_parameters
+from mixdim.training.optimizers import (
+    OPTIMIZERS,
+    NamedOptimizer,
+    embedding_parameters,
+    sparse_parameters,
+)
 from training_data import OwnModel, clicks, ratings, small_model
 
 MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
@@ -44,6 +49,34 @@ def test_state_loaded_into_a_new_optimizer_goes_on_exactly(name, model_name):
     for trained, its in ((model, optimizer), (twin, other)):
         take_steps(trained, dataset, its.step, first=4)
     assert_equal_weights(model, twin)
+
+
+@pytest.mark.parametrize("model_name", MODELS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_embeddings_may_have_a_learning_rate_of_their_own(name, model_name):
+    dataset = MODELS[model_name]()
+    before = small_model(model_name, dataset)
+
+    def after_a_step(**rates):
+        model = copy.deepcopy(before)
+        optimizer = NamedOptimizer(name, model, **rates)
+        take_steps(model, dataset, optimizer.step, count=1)
+        assert {place.rpartition("/")[0] for part in optimizer.state() for place in part} == (
+            set(optimizer.parameters) if name != "sgd" else set()
+        )
+        return model.state_dict()
+
+    slow, quick, own = after_a_step(lr=0.01), after_a_step(lr=0.04), after_a_step(lr=0.01, table_lr=0.04)
+    same, embeddings = after_a_step(lr=0.01, table_lr=0.01), embedding_parameters(before)
+    parts = {key.partition(".")[0] for key in embeddings}
+    assert parts <= {"embeddings", "user_embedding", "item_embedding", "biases"}
+    for key in before.state_dict():
+        assert torch.equal(own[key], (quick if key in embeddings else slow)[key]), key
+        assert torch.equal(same[key], slow[key]), key
+
+
+def test_tables_of_other_modules_are_embeddings_too():
+    assert embedding_parameters(OwnModel(ratings())) == {"users.weight", "items.weight"}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -13,6 +13,17 @@ def test_presets_are_the_protocols_of_the_paper():
     assert cf.patience == 5
 
 
+def test_our_preset_for_clicks_is_the_papers_with_unknown_dropout():
+    assert preset("clicks") == replace(preset("ctr"), unknown_dropout=True)
+    assert not preset("ctr").unknown_dropout
+    assert not preset("cf").unknown_dropout
+
+
+def test_clicks_whose_unknown_values_no_training_row_has_get_our_preset():
+    assert options_for("binary", ["user"]) == preset("clicks")
+    assert options_for("rating", ["user"]) == preset("cf")
+
+
 def test_the_task_chooses_the_preset():
     assert options_for("binary") == preset("ctr")
     assert options_for("rating") == preset("cf")
@@ -30,6 +41,8 @@ def test_the_task_chooses_the_preset():
         ({"patience": 0}, "patience must be at least 1, got 0"),
         ({"checkpoint_every": -3}, "checkpoint_every must be at least 1, got -3"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"table_lr": 0.0}, "table_lr must be above 0, got 0.0"),
+        ({"unknown_dropout": 1}, "unknown_dropout must be true or false, got 1"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_bound_and_value(change, message):
@@ -44,7 +57,7 @@ def test_an_option_of_the_wrong_kind_is_named(change):
 
 
 def test_unknown_presets_and_tasks_are_answered_with_the_choices():
-    with pytest.raises(ValueError, match="preset must be one of ctr, cf, got 'nlp'"):
+    with pytest.raises(ValueError, match="preset must be one of ctr, cf, clicks, got 'nlp'"):
         preset("nlp")
     with pytest.raises(ValueError, match="task must be one of binary, rating, got 'ranking'"):
         options_for("ranking")

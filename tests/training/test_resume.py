@@ -9,8 +9,9 @@ import torch
 
 import mixdim
 from mixdim.training import Checkpoints, Stopped
+from mixdim.training.resumption import LATER_OPTIONS
 from resumed_runs import OPTIONS, assert_same, everything, fit_anew, without_times
-from training_data import OwnModel, clicks, ratings, raw_bytes, small_model
+from training_data import OwnModel, clicks, clicks_with_bags, ratings, raw_bytes, small_model
 
 MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
 
@@ -33,6 +34,46 @@ def test_killed_again_and_again_every_model_and_every_optimizer_ends_the_same(tm
         )
     resumed = fit_anew(make, dataset, tmp_path / "run", resume=True, options=options)
     assert_same(resumed, tmp_path / "run", straight, tmp_path / "straight")
+
+
+@pytest.mark.parametrize("data", [clicks_with_bags, clicks])
+def test_with_unknown_dropout_and_two_learning_rates_a_kill_changes_nothing(tmp_path, data):
+    dataset = data()
+    batch_size = 12 if data is clicks_with_bags else 150
+    options = replace(OPTIONS, unknown_dropout=True, table_lr=0.1, batch_size=batch_size)
+
+    def make():
+        return small_model("dlrm", dataset)
+
+    straight = fit_anew(make, dataset, tmp_path / "straight", options=options)
+    for kill_at in (2, 6, 5, 8):
+        assert (
+            fit_anew(make, dataset, tmp_path / "run", kill_at=kill_at, resume=True, options=options)
+            is None
+        )
+    resumed = fit_anew(make, dataset, tmp_path / "run", resume=True, options=options)
+    assert_same(resumed, tmp_path / "run", straight, tmp_path / "straight")
+    without = replace(options, unknown_dropout=False)
+    plain = fit_anew(make, dataset, tmp_path / "plain", options=without)
+    assert raw_bytes(plain[0]) != raw_bytes(straight[0])
+
+
+def test_a_checkpoint_from_before_there_were_the_later_options_goes_on_without_them(
+    tmp_path, monkeypatch
+):
+    dataset = ratings()
+    straight = fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "straight")
+    save = Checkpoints.save
+
+    def as_earlier(self, kind, step, tensors, state):
+        options = {k: v for k, v in state.get("options", {}).items() if k not in LATER_OPTIONS}
+        return save(self, kind, step, tensors, {**state, "options": options})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", as_earlier)
+        assert fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "run", kill_at=11) is None
+    resumed = fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "run", resume=True)
+    assert raw_bytes(resumed[0]) == raw_bytes(straight[0])
 
 
 def test_a_kill_at_any_step_or_evaluation_changes_nothing(tmp_path):

@@ -59,18 +59,36 @@ def criteo(
     )
 
 
-@prepare_app.command(epilog="Example: `mixdim prepare movielens ml-latest.zip --out ml --split time`")
+MOVIELENS_EXAMPLES = """Examples:
+
+- `mixdim prepare movielens ml-latest.zip --out ml --split time`
+- `mixdim prepare movielens ml-1m.zip --out clicks --as clicks --every 4`
+"""
+
+
+@prepare_app.command(epilog=MOVIELENS_EXAMPLES)
 def movielens(
     raw: Annotated[Path, typer.Argument(help="The zip, folder or ratings file of any release.")],
     out: Out,
+    form: Annotated[
+        str, typer.Option("--as", help="ratings of user and item; clicks: rated 4 or more, 8 fields.")
+    ] = "ratings",
+    every: Annotated[int, typer.Option(help="Take ratings 1, N+1, 2N+1, ... only.")] = 1,
     split: Annotated[str, typer.Option(help="random (80/10/10) or time.")] = "random",
     seed: Seed = 0,
     min_count: MinCount = 1,
     max_bad: MaxBad = 0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Prepare MovieLens ratings."""
+    """Prepare MovieLens: ratings, or clicks with all that the release says of movies and users."""
+    from mixdim.data.movielens_facts import OF_MOVIES, OF_USERS
     from mixdim.data.prepare import prepare_movielens
+
+    def missing(meta: Meta) -> list[str]:
+        """What this release has not."""
+        known = {feature.name for feature in meta.features}
+        lacking = [name for name in (*OF_MOVIES, *OF_USERS) if name not in known]
+        return [f"not in this release: {', '.join(lacking)}"] if form == "clicks" and lacking else []
 
     _make(
         out,
@@ -78,12 +96,15 @@ def movielens(
             prepare_movielens,
             raw,
             out,
+            form=form,
+            every=every,
             split=split,
             seed=seed,
             min_count=min_count,
             max_bad=max_bad,
             overwrite=overwrite,
         ),
+        missing,
     )
 
 
@@ -207,12 +228,16 @@ def _bag(entry: str) -> tuple[str, str]:
     return name, separator
 
 
-def _make(out: Path, make: Callable[..., Meta]) -> None:
+def _make(
+    out: Path, make: Callable[..., Meta], notes: Callable[[Meta], list[str]] = lambda meta: []
+) -> None:
     """Make a prepared folder, showing the progress, and say what is in it."""
     with progress_bars() as progress:
         meta = make(progress=progress)
     sizes = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in meta.splits.items())
     typer.echo(f"{out}: {len(meta.features)} features, rows: {sizes}")
+    for note in notes(meta):
+        typer.echo(note)
     rejected = meta.rows.get("rejected") or {}
     if rejected:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())

@@ -18,9 +18,12 @@ from mixdim.cli import sweep as cli_sweep
 from mixdim.cli import theory as cli_theory
 from mixdim.cli import train as cli_train
 from mixdim.cli.outcome import end_with, interruptible, stopped_by, warnings_as_lines
+from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
 from mixdim.kernels.forms import forced as forced_form
+from mixdim.planning.budget import parse_bytes
 from mixdim.planning.feature_file import FORMS, FeatureList, read_features
+from mixdim.planning.methods import plan_by_method
 from mixdim.planning.table import rule_in_words
 from mixdim.stopping import Terminated
 
@@ -38,6 +41,8 @@ PLAN_EXAMPLES = """Examples:
 - `mixdim plan --plan-from counts.json --bands 8 --base-dim 64 --budget 2M`
 - `mixdim plan --plan-from features.csv --temperature 0.2 --budget 64MB`
 - `mixdim plan --plan-from ml-1m --bands 8 --temperature 0.4 --budget 2^15`
+- `mixdim plan --plan-from ml-1m --bands octaves --min-dim 0 --temperature 0.5 --base-dim 8 --budget 9kB`
+- `mixdim plan --plan-from ml-1m --method cut --base-dim 8 --budget 64kB`
 - `mixdim plan --spectrum-from run --budget 2^15 --save plan.json`
 """
 
@@ -98,23 +103,30 @@ def plan(
         typer.Option(help="Parameters (2000000, 2M, 2^21) or float32 bytes (64MB, 64MiB)."),
     ] = None,
     bands: Annotated[
-        int | None, typer.Option(help="Bands of equal popularity per feature; needs counts.")
+        str | None,
+        typer.Option(help="Bands of equal popularity per feature, or octaves of counts; needs counts."),
     ] = None,
     ids_per_sample: Annotated[
         str | None, typer.Option(help="Mean ids per sample, of all features or tags=3.5,user=1.")
     ] = None,
     rounding: Annotated[str, typer.Option(help="power_of_two or integer.")] = "power_of_two",
+    min_dim: Annotated[int, typer.Option(help="1, or 0: the rarest blocks share one row.")] = 1,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Instead of a temperature, with a budget in bytes: cut, octaves, robe, ..."),
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Plan the width of every feature.
 
-    Give two of --temperature, --base-dim and --budget; the third is solved. With --spectrum-from, give
-    --budget; --save keeps the plan from the spectrum, and `mixdim train --plan` trains it.
+    Give two of --temperature, --base-dim and --budget; the third is solved. Given all three, --base-dim
+    bounds the widths, and their scale is solved. With --spectrum-from, give --budget; --save keeps the
+    plan from the spectrum, and `mixdim train --plan` trains it.
     """
     if spectrum_from is not None:
-        if cardinalities or plan_from or base_dim or ids_per_sample or not budget:
+        if cardinalities or plan_from or base_dim or ids_per_sample or method or not budget:
             raise ValueError(
                 "--spectrum-from takes --budget, --temperature, --bands and --rounding only"
             )
@@ -124,7 +136,7 @@ def plan(
             spectrum_from,
             budget=budget,
             temperature=temperature,
-            bands=bands,
+            bands=parse_bands(bands),
             rounding=rounding,  # type: ignore[arg-type]  # checked there
         )
         if not as_json:
@@ -133,15 +145,26 @@ def plan(
         _deliver(found.spectral, save=save, plot=plot, as_json=as_json, drawn=drawn)
         return
     features = _features(cardinalities, plan_from)
+    if method is not None:
+        if temperature is not None or bands is not None or not (budget and features.counts):
+            raise ValueError("--method takes --plan-from with counts, --budget and --base-dim only")
+        _deliver(
+            plan_by_method(method, features, parse_bytes(budget), base_dim=base_dim),
+            save=save,
+            plot=plot,
+            as_json=as_json,
+        )
+        return
     answer = mixdim.plan(
         features.rows,
         temperature=temperature,
         base_dim=base_dim,
         budget=budget,
         counts=features.counts or None,
-        bands=1 if bands is None else bands,
+        bands=parse_bands(bands) or 1,
         ids_per_sample=_ids_per_sample(ids_per_sample) or features.ids_per_sample or None,
         rounding=rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
+        min_dim=min_dim,
     )
     _deliver(answer, save=save, plot=plot, as_json=as_json)
 

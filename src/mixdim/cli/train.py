@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mixdim.cli.outcome import stopped_by
+from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
 from mixdim.printing import align
 
@@ -21,6 +22,8 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --data criteo --model dlrm --temperature 0.3 --budget 2M --out run`
 - `mixdim train --data criteo --model dlrm --temperature 0 --base-dim 16 --out uniform`
 - `mixdim train --config run.toml --seed 1 --out run-1`
+- `mixdim train --data criteo --base-dim 8 --budget 4MB --bands octaves --min-dim 0 --out run`
+- `mixdim train --data criteo --method cut --base-dim 4 --budget 4MB --out run`
 - `mixdim train --data criteo --plan plan.json --out run`
 - `mixdim train --resume --out run`
 """
@@ -68,15 +71,25 @@ def train(
         str | None, _option(ABOUT_WIDTHS, "Of the embeddings: 2000000, 2M, 2^21, 64MB.")
     ] = None,
     bands: Annotated[
-        int | None, _option(ABOUT_WIDTHS, "Bands a feature; 1 for dlrm, 8 for mf and ncf.")
+        str | None, _option(ABOUT_WIDTHS, "Bands a feature, or octaves; 1 for dlrm, 8 for mf and ncf.")
     ] = None,
     rounding: Annotated[str | None, _option(ABOUT_WIDTHS, "power_of_two or integer.")] = None,
+    min_dim: Annotated[
+        int | None, _option(ABOUT_WIDTHS, "1, or 0: the rarest blocks share one row.")
+    ] = None,
+    method: Annotated[
+        str | None, _option(ABOUT_WIDTHS, "Instead of a temperature: cut, octaves, robe, ...")
+    ] = None,
     plan: Annotated[Path | None, _option(ABOUT_WIDTHS, "A saved plan, instead of all these.")] = None,
     preset: Annotated[
-        str | None, _option(ABOUT_TRAINING, "ctr or cf: the paper's protocols; by the data.")
+        str | None,
+        _option(ABOUT_TRAINING, "ctr or cf, the paper's; clicks, ctr with --unknown-dropout; by data."),
     ] = None,
     optimizer: Annotated[str | None, _option(ABOUT_TRAINING, "amsgrad, adam, adagrad or sgd.")] = None,
     lr: Annotated[float | None, _option(ABOUT_TRAINING, "Learning rate.")] = None,
+    table_lr: Annotated[
+        float | None, _option(ABOUT_TRAINING, "Learning rate of the embeddings; --lr if not given.")
+    ] = None,
     batch_size: Annotated[int | None, _option(ABOUT_TRAINING, "Samples a step.")] = None,
     epochs: Annotated[int | None, _option(ABOUT_TRAINING, "At most.")] = None,
     patience: Annotated[
@@ -90,6 +103,14 @@ def train(
     ] = None,
     shuffle: Annotated[
         bool | None, _option(ABOUT_TRAINING, "The order of rows.", "--shuffle/--no-shuffle")
+    ] = None,
+    unknown_dropout: Annotated[
+        bool | None,
+        _option(
+            ABOUT_TRAINING,
+            "Ids become unknown with probability 1/(1 + count), to train that row.",
+            "--unknown-dropout/--no-unknown-dropout",
+        ),
     ] = None,
     seed: Annotated[int | None, _option(ABOUT_TRAINING, "Decides everything that is random.")] = None,
     slice_by: Annotated[
@@ -113,11 +134,13 @@ def train(
             name: _widths(text, name)
             for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))
         },
-        **{"temperature": temperature, "base_dim": base_dim, "budget": budget, "bands": bands},
-        **{"rounding": rounding, "preset": preset, "optimizer": optimizer, "lr": lr},
+        **{"temperature": temperature, "base_dim": base_dim, "budget": budget},
+        **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim, "method": method},
+        **{"preset": preset, "optimizer": optimizer, "lr": lr, "table_lr": table_lr},
         **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},
         **{"evaluations_per_epoch": evaluations_per_epoch, "checkpoint_every": checkpoint_every},
         **{"seed": seed, "slice_by": slice_by, "tensorboard": tensorboard},
+        "unknown_dropout": unknown_dropout,
     }
     from mixdim.experiments.runs.config import RunConfig, config_of, read_config
     from mixdim.experiments.runs.train import train_run

@@ -17,6 +17,7 @@ from mixdim.arguments import whole_number
 from mixdim.data.arrays import map_arrays, read_counts
 from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta, vocabulary_file
 from mixdim.data.reading_ahead import read_ahead
+from mixdim.data.unknown_dropout import UnknownDropout
 from mixdim.data.unknown_values import unknown_shares
 
 
@@ -124,6 +125,17 @@ class Dataset:
             for f in self.meta.features
         }
 
+    @cached_property
+    def untrained_unknown(self) -> tuple[str, ...]:
+        """The features whose row for unknown values no training row asks for."""
+        unseen = (f for f in self.meta.features if not self.counts[f.name][f.out_of_vocabulary])
+        return tuple(feature.name for feature in unseen)
+
+    @cached_property
+    def unknown_dropout(self) -> UnknownDropout:
+        """Makes ids of training batches unknown, as `batches(..., unknown_dropout=True)` does."""
+        return UnknownDropout(self.meta.features, self.counts)
+
     def batches(
         self,
         split: str,
@@ -133,15 +145,20 @@ class Dataset:
         seed: int = 0,
         epoch: int = 0,
         position: int = 0,
+        unknown_dropout: bool = False,
         prefetch: int = 4,
     ) -> BatchStream:
         """Return the batches of a split, from batch number `position` on; the last one may be smaller.
 
-        A shuffled epoch is one exact permutation of all rows, given by `seed` and `epoch` alone. Batches
-        are prepared `prefetch` ahead by a thread.
+        A shuffled epoch is one exact permutation of all rows, given by `seed` and `epoch` alone. With
+        `unknown_dropout`, for training only, each id on its own becomes its feature's unknown id with
+        probability 1 / (1 + its training count), drawn from `seed`, `epoch` and the batch's number.
+        Batches are prepared `prefetch` ahead by a thread.
         """
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        if unknown_dropout and split != "train":
+            raise ValueError(f"unknown_dropout is for the split train only, got split {split!r}")
         order = BatchOrder(
             split=split,
             batch_size=whole_number(batch_size, "batch_size"),
@@ -149,11 +166,12 @@ class Dataset:
             seed=whole_number(seed, "seed", at_least=0),
             epoch=whole_number(epoch, "epoch", at_least=0),
             position=whole_number(position, "position", at_least=0),
+            unknown_dropout=bool(unknown_dropout),
         )
         return BatchStream(self, order, prefetch=whole_number(prefetch, "prefetch", at_least=0))
 
     def resume(self, state: dict[str, Any], *, prefetch: int = 4) -> BatchStream:
-        """Continue a stream from what its `state()` said."""
+        """Continue a stream from what its `state()` said, in this version or an earlier one."""
         return self.batches(**state, prefetch=prefetch)
 
     def head(self, rows: int) -> Dataset:
@@ -208,6 +226,7 @@ class BatchOrder:
     seed: int
     epoch: int
     position: int
+    unknown_dropout: bool = False
 
 
 class BatchStream:
@@ -252,7 +271,13 @@ def _read(dataset: Dataset, order: BatchOrder) -> Iterator[Batch]:
         generator = np.random.Generator(np.random.Philox(key=[order.seed, order.epoch]))
         permutation = np.arange(start, stop, dtype=np.int32 if stop < 2**31 else np.int64)
         generator.shuffle(permutation)
-    for first in range(order.position * order.batch_size, stop - start, order.batch_size):
+    for position in range(order.position, -(-(stop - start) // order.batch_size)):
+        first = position * order.batch_size
         last = min(first + order.batch_size, stop - start)
         in_order = slice(start + first, start + last)
-        yield dataset.rows(in_order if permutation is None else permutation[first:last])
+        batch = dataset.rows(in_order if permutation is None else permutation[first:last])
+        if order.unknown_dropout:
+            bags = {name: values.numpy() for name, (values, _) in batch.bags.items()}
+            place = {"seed": order.seed, "epoch": order.epoch, "position": position}
+            dataset.unknown_dropout.apply(batch.ids.numpy(), bags, **place)
+        yield batch

@@ -30,6 +30,7 @@ class FeatureInspection:
     in_vocabulary: int
     top_1_percent: float | None  # share of the training queries on so many of the ids, at least one
     top_10_percent: float | None
+    out_of_vocabulary_train: float | None
     out_of_vocabulary_validation: float | None
     out_of_vocabulary_test: float | None
     out_of_vocabulary_trained: bool  # whether training rows ask for that row too
@@ -78,13 +79,14 @@ class Inspection:
                 f"{feature.source_values:,}",
                 f"{feature.in_vocabulary:,}",
                 *(_written(share, ".1%") for share in (feature.top_1_percent, feature.top_10_percent)),
+                _written(feature.out_of_vocabulary_train, ".2%"),
                 _written(feature.out_of_vocabulary_validation, ".2%"),
                 _written(feature.out_of_vocabulary_test, ".2%"),
             ]
             for feature in self.features
         ]
-        above = ["", "", "values", "with own", "queries on", "queries on", "unknown in", "unknown"]
-        below = ["feature", "rows", "in source", "row", "top 1%", "top 10%", "validation", "in test"]
+        above = ["", "", "values", "with own", "queries on", "queries on", *["unknown in"] * 3]
+        below = ["feature", "rows", "in source", "row", "top 1%", "top 10%", *SPLITS]
         return align([above, below, *lines])
 
 
@@ -127,6 +129,7 @@ def _feature(
         in_vocabulary=feature.rows - 1,  # all but the row for values out of vocabulary
         top_1_percent=_share_of_top(falling, 100),
         top_10_percent=_share_of_top(falling, 10),
+        out_of_vocabulary_train=_ratio(int(counts[feature.out_of_vocabulary]), int(counts.sum())),
         out_of_vocabulary_validation=unknown["validation"],
         out_of_vocabulary_test=unknown["test"],
         out_of_vocabulary_trained=bool(counts[feature.out_of_vocabulary]),

@@ -1,34 +1,39 @@
-"""MovieLens ratings of any release as typed rows: user, item, rating, time.
+"""MovieLens ratings of any release as typed rows: user, item, rating, time; or as clicks, with facts.
 
 Knows nothing about vocabularies or the prepared format.
 """
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator
-from itertools import chain
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from mixdim.arguments import whole_number
 from mixdim.data.encoding import TARGET, TIME, Progress, Schema, Spool, encode_rows, feature_column
-from mixdim.data.fields import Layout, Rows, read_fields, take_first_line
+from mixdim.data.fields import Rows
 from mixdim.data.folder import Meta
+from mixdim.data.movielens_facts import BAGS, Facts
+from mixdim.data.movielens_files import find_ratings, read_rows
 from mixdim.data.rejects import Rejects
-from mixdim.data.sources import Source, check_sources
+from mixdim.data.sources import Source
 from mixdim.data.splitting import Split, at_random, by_time
 
-RATINGS = ("ratings.csv", "ratings.dat", "u.data")
-HEADER = ["userId", "movieId", "rating", "timestamp"]
+HEADER = ("userId", "movieId", "rating", "timestamp")
 SCHEMA = Schema("rating", ("user", "item"))
+FORMS = ("ratings", "clicks")
+LIKED = 4.0  # stars of a rating that counts as a click
 
 
 def prepare_movielens(
     raw: Path,
     out: str | Path,
     *,
+    form: str = "ratings",
+    every: int = 1,
     split: str = "random",
     seed: int = 0,
     min_count: int = 1,
@@ -36,79 +41,52 @@ def prepare_movielens(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Meta:
-    """Prepare MovieLens ratings: the zip, the folder or the ratings file of any release.
+    """Prepare MovieLens: the zip, the folder or the ratings file of any release.
+
+    `form="ratings"` has the features user and item, and predicts the rating. `"clicks"` predicts whether
+    it is at least 4, from user, movie and what the release has beside the ratings: genres and year of
+    the movie, gender, age, occupation and zip of the user. `every=4` takes the ratings 1, 5, 9, ...
 
     The split is 80/10/10: of a seeded shuffle (`"random"`), or by timestamp (`"time"`; equal ones in the
     order of the file).
     """
     if split not in ("random", "time"):
         raise ValueError(f"split must be 'random' or 'time', got {split!r}")
+    if form not in FORMS:
+        raise ValueError(f"form must be {' or '.join(map(repr, FORMS))}, got {form!r}")
+    every = whole_number(every, "every")
     source = find_ratings(Path(raw))
     rejects = Rejects(max_bad)
+    rows = _every(_ratings(source, rejects), every)
+    schema, sources = SCHEMA, [source]
+    if form == "clicks":
+        facts = Facts(source)
+        schema = Schema("binary", ("user", "movie", *facts.names), bags=BAGS & {*facts.names})
+        sources += facts.sources
+        rows = _clicks(rows, facts, rejects)
+    # Only what is not as it always was: what is prepared as before stays the same, byte for byte.
+    more: dict[str, Any] = {"form": form} if form != FORMS[0] else {}
+    more |= {"every": every} if every > 1 else {}
 
     def split_of(spool: Spool) -> Split:
         return by_time(spool.column(TIME)) if split == "time" else at_random(spool.rows, seed)
 
     return encode_rows(
         out,
-        SCHEMA,
-        _read(source, rejects),
+        schema,
+        rows,
         split_of,
         rejects,
         min_count=min_count,
         overwrite=overwrite,
         progress=progress,
-        source=lambda: [source.describe()],
-        options={"format": "movielens", "split": split, "seed": seed},
+        source=lambda: _described(sources),
+        options={"format": "movielens", "split": split, "seed": seed, **more},
     )
 
 
-def find_ratings(raw: Path) -> Source:
-    """The ratings in a zip file or a folder, or the file itself."""
-    if raw.is_dir():
-        found = [path for name in RATINGS for path in (raw / name, *sorted(raw.glob(f"*/{name}")))]
-        files = [path for path in found if path.is_file()]
-        if not files:
-            raise FileNotFoundError(f"{raw} has no ratings: none of {', '.join(RATINGS)}")
-        return check_sources(files[:1])[0]
-    (source,) = check_sources([raw])
-    if raw.suffix.lower() != ".zip" and not zipfile.is_zipfile(raw):
-        return source
-    try:
-        with zipfile.ZipFile(raw) as archive:
-            members = sorted(archive.namelist(), key=lambda name: (name.count("/"), name))
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{raw} cannot be unpacked: {error}") from None
-    for name in RATINGS:
-        for member in members:
-            path = PurePosixPath(member)
-            if path.name == name and "__MACOSX" not in path.parts:
-                return Source(raw, member)
-    raise ValueError(f"{raw} has no ratings: none of {', '.join(RATINGS)}")
-
-
-def _read(source: Source, rejects: Rejects) -> Iterator[pl.DataFrame]:
-    blocks = source.blocks()
-    first = next(blocks)
-    line, rest = take_first_line(first, "utf-8")
-    separator = next((mark for mark in ("::", "\t", ",") if mark in line), None)
-    if separator is None:
-        raise ValueError(f"{source.name} has no MovieLens ratings: its first line is {line[:80]!r}")
-    names = [name.strip().strip('"') for name in line.split(separator)]
-    if separator == ",":
-        missing = [name for name in HEADER if name not in names]
-        if missing:
-            raise ValueError(
-                f"{source.name}: its header has no column {', '.join(missing)}, got {line[:80]!r}"
-            )
-        if len(set(names)) < len(names):
-            raise ValueError(f"{source.name}: its header names a column twice: {line[:80]!r}")
-        wanted = tuple(names.index(name) for name in HEADER)
-        layout, first = Layout(separator, len(names), wanted, quotes=True), rest
-    else:
-        layout = Layout(separator, len(HEADER), tuple(range(len(HEADER))))
-    head = [first] if first.data else []
-    for rows in read_fields(source, chain(head, blocks), layout, rejects):
+def _ratings(source: Source, rejects: Rejects) -> Iterator[pl.DataFrame]:
+    for rows in read_rows(source, HEADER, "ratings", rejects):
         yield _typed(rows, rejects)
 
 
@@ -124,3 +102,25 @@ def _typed(rows: Rows, rejects: Rejects) -> pl.DataFrame:
     names = (feature_column(0), feature_column(1), TIME)
     columns = dict(zip(names, integers, strict=True))
     return pl.DataFrame({TARGET: stars, **columns}).filter(good)
+
+
+def _every(chunks: Iterable[pl.DataFrame], every: int) -> Iterator[pl.DataFrame]:
+    """The first of every so many rows."""
+    before = 0
+    for chunk in chunks:
+        yield chunk.gather_every(every, offset=-before % every) if chunk.height else chunk
+        before += chunk.height
+
+
+def _clicks(ratings: Iterable[pl.DataFrame], facts: Facts, rejects: Rejects) -> Iterator[pl.DataFrame]:
+    """Ratings as clicks, with the facts as further features."""
+    user, movie = feature_column(0), feature_column(1)
+    columns = {name: feature_column(place) for place, name in enumerate(facts.names, start=2)}
+    for chunk in facts.beside(ratings, user, movie, rejects):
+        liked = (pl.col(TARGET) >= LIKED).cast(pl.Float32)
+        yield chunk.with_columns(liked).rename(columns)
+
+
+def _described(sources: Iterable[Source]) -> list[dict[str, Any]]:
+    """Each file once, also where it is a zip that holds several of them."""
+    return [source.describe() for source in {source.path: source for source in sources}.values()]

@@ -50,7 +50,8 @@ def advice(lookups: Mapping[str, Mapping[str, Any]], *, prepared: bool) -> str |
 
     >>> print(advice({"user": {"validation": None, "test": 0.342, "trained": False}}, prepared=True))
     unknown values: training never saw those of 34.2% of the lookups in test of user,
-    and the row they share was never trained: mixdim prepare ... --min-count 2 trains it on rare values
+    and the row they share was never trained: mixdim train --unknown-dropout trains it on rare values,
+    and so does mixdim prepare ... --min-count 2
     """
     split = "test" if any(found["test"] is not None for found in lookups.values()) else "validation"
     untrained = {name: found[split] or 0.0 for name, found in lookups.items() if not found["trained"]}
@@ -63,10 +64,10 @@ def advice(lookups: Mapping[str, Mapping[str, Any]], *, prepared: bool) -> str |
     named += [f"{share:.1%} of {name}" for name, share in others[: NAMED - 1]]
     if len(worst) > NAMED:
         named.append(f"{WORTH_A_WORD:.0%} or more of {len(worst) - NAMED} others")
-    cure = ": mixdim prepare ... --min-count 2 trains it on rare values" if prepared else ""
+    also = ",\nand so does mixdim prepare ... --min-count 2" if prepared else ""
     return (
-        f"unknown values: training never saw those of {', '.join(named)},\n"
-        f"and the row they share was never trained{cure}"
+        f"unknown values: training never saw those of {', '.join(named)},\nand the row they share was "
+        f"never trained: mixdim train --unknown-dropout trains it on rare values{also}"
     )
 
 

@@ -211,7 +211,7 @@ def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., 
         if stage == "training":
             show(name, done, total, note)
 
-    effective = config.effective(dataset.task)
+    effective = config.effective_for(dataset)
     asked = AskedRun(effective, record_key(effective, dataset.fingerprint))
     try:
         record = train_and_measure(asked, folder, overwrite=True, progress=show_training)
@@ -246,7 +246,7 @@ def _glance(folder: Path) -> str:
 def _plans_table(configs: Sequence[RunConfig], dataset: Dataset) -> str:
     lines = [["budget", "temperature", "base_dim", "widths", "parameters"]]
     for config in configs:
-        answer = plan_of(config.effective(dataset.task), dataset)
+        answer = plan_of(config.effective_for(dataset), dataset)
         widths = [block.dim for block in answer.blocks]
         lines.append([
             f"{int(config.budget or 0):,}",

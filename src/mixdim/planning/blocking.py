@@ -64,7 +64,7 @@ def equal_mass_bands(counts: Any, num_bands: int) -> Blocks:
     2 blocks (8 asked) of 1, 2 rows
     """
     counts, num_bands = _countable(counts), whole_number(num_bands, "num_bands")
-    order = _descending_order(counts)
+    order = descending_order(counts)
     mass = np.cumsum(counts[order])  # (rows,)
     total = mass[-1]
     if total == 0:
@@ -86,7 +86,7 @@ def octave_bands(counts: Any) -> Blocks:
     ([5, 1, 4, 3, 0, 2], [2, 2, 2])
     """
     counts = _countable(counts)
-    order = _descending_order(counts)
+    order = descending_order(counts)
     falling = counts[order].astype(np.float64)
     octaves = np.frexp(falling)[1]  # of 4 to 7: 3
     asked = octaves[falling > 0]
@@ -109,7 +109,7 @@ def _cut(starts: np.ndarray, mass: np.ndarray, order: np.ndarray, *, num_asked: 
     return Blocks(block_sizes=ends - starts, block_probs=probs, order=order, num_asked=num_asked)
 
 
-def _descending_order(counts: np.ndarray) -> np.ndarray:
+def descending_order(counts: np.ndarray) -> np.ndarray:
     """The ids of the rows from the most to the least popular, ties by id."""
     id_type = np.int32 if len(counts) <= np.iinfo(np.int32).max else np.int64
     # Prepared data numbers its ids by popularity: then there is nothing to sort.

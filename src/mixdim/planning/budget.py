@@ -34,12 +34,36 @@ def parse_budget(budget: Any, *, held_bytes: int = 0) -> int:
     return parameters
 
 
+def parse_bytes(text: str) -> int:
+    """Return the number of bytes that a text such as "64MB" or "2048B" says.
+
+    >>> parse_bytes("64MB"), parse_bytes("1.5kB")
+    (64000000, 1500)
+    """
+    amount, is_bytes = _amount(text)
+    if not is_bytes or amount < 1:
+        raise ValueError(f"it must be a number of bytes such as '64MB' or '64MiB', got {text!r}")
+    return amount
+
+
 def _parse_text(text: str, held_bytes: int) -> int:
+    amount, is_bytes = _amount(text)
+    if not is_bytes:
+        return amount
+    if amount < held_bytes + BYTES_PER_PARAMETER and held_bytes:
+        raise ValueError(
+            f"budget of {text} is too small: the ranks of ids alone take {format_bytes(held_bytes)}"
+        )
+    return (amount - held_bytes) // BYTES_PER_PARAMETER
+
+
+def _amount(text: str) -> tuple[int, bool]:
+    """The number that a text says, and whether it is of bytes."""
     form = _FORM.fullmatch(text.strip().lower().replace(",", "").replace("_", ""))
     if form is None:
         raise _unreadable(text)
     if form["power"] is not None:
-        return 2 ** int(form["power"])
+        return 2 ** int(form["power"]), False
     unit = form["unit"]
     prefix = unit.removesuffix("b")
     per_unit = {**_PREFIXES, **_BINARY_PREFIXES}.get(prefix)
@@ -47,13 +71,7 @@ def _parse_text(text: str, held_bytes: int) -> int:
         raise _unreadable(text)
     whole, _, fraction = form["number"].partition(".")
     amount = int(whole + fraction) * per_unit // 10 ** len(fraction)  # exact: no float in between
-    if not unit.endswith("b"):
-        return amount
-    if amount < held_bytes + BYTES_PER_PARAMETER and held_bytes:
-        raise ValueError(
-            f"budget of {text} is too small: the ranks of ids alone take {format_bytes(held_bytes)}"
-        )
-    return (amount - held_bytes) // BYTES_PER_PARAMETER
+    return amount, unit.endswith("b")
 
 
 def _unreadable(text: str) -> ValueError:

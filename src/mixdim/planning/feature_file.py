@@ -26,6 +26,11 @@ class FeatureList(NamedTuple):
     counts: dict[str, np.ndarray]
     ids_per_sample: dict[str, float]
 
+    @property
+    def cardinalities(self) -> dict[str, int]:
+        """Rows of each feature."""
+        return self.rows
+
 
 def read_features(path: str | Path) -> FeatureList:
     """Read features, or the counts of their rows, from a JSON or CSV file (see `FORMS`)."""

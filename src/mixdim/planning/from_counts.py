@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mixdim.planning.sizing import (
 from mixdim.storages import Narrow
 
 OCTAVES = "octaves"
-Bands = int | Literal["octaves"]
+Bands = int | str  # a number, or "octaves"
 
 
 class FloorWarning(UserWarning):
@@ -132,8 +132,8 @@ def plan(
     solve: dict[str, Any] = {**rounded, "budget": limit, "held_bytes": held_bytes}
     rule = "power_law"
     if temperature is not None and base_dim is not None and budget is not None:
-        rule, given = "scaled_power_law", {"temperature": temperature, "base_dim": base_dim}
-        block_dims = scaled_dims(block_sizes, row_probs, **given, **solve)
+        rule, solve = "scaled_power_law", {**solve, "temperature": temperature, "base_dim": base_dim}
+        block_dims = scaled_dims(block_sizes, row_probs, **solve)
     else:
         if base_dim is None:
             assert temperature is not None

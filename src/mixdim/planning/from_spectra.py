@@ -12,6 +12,7 @@ from mixdim.arguments import real_number
 from mixdim.planning.blocking import Blocks
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.from_counts import (
+    Bands,
     assemble_plan,
     bytes_of_orders,
     cut_features,
@@ -32,7 +33,7 @@ def spectral_plan(
     *,
     budget: int | str,
     counts: Mapping[str, Any] | Sequence[Any] | None = None,
-    bands: int | Mapping[str, int] | Sequence[int] = 1,
+    bands: Bands | Mapping[str, Bands] | Sequence[Bands] = 1,
     ids_per_sample: float | Mapping[str, float] | Sequence[float] | None = None,
     sampled_ids: Mapping[str, Any] | None = None,
     rounding: Rounding = "power_of_two",

@@ -111,14 +111,14 @@ def largest_base_dim(
     highest = 1
     while tables_fit(2 * highest):
         highest *= 2
-    highest = _last_fit(tables_fit, highest, 2 * highest)
+    highest = last_fit(tables_fit, highest, 2 * highest)
 
     while not fits(highest):
         turns = _turns(shares, highest)
         start = next((turn for turn in turns if fits(turn)), None)
         if start is not None:
             end = min((turn for turn in turns if turn > start), default=highest)
-            return _last_fit(fits, start, end)
+            return last_fit(fits, start, end)
         highest = turns[-1] - 1
     return highest
 
@@ -137,7 +137,7 @@ def _turns(shares: np.ndarray, highest: int) -> list[int]:
     return sorted({int(turn) for turn in near if first <= turn <= highest}, reverse=True)
 
 
-def _last_fit(fits: Callable[[int], bool], low: int, high: int) -> int:
+def last_fit(fits: Callable[[int], bool], low: int, high: int) -> int:
     """The last number in [low, high) that fits, given that `low` fits and fitting ends only once."""
     while high - low > 1:
         middle = (low + high) // 2
@@ -172,11 +172,15 @@ def smallest_temperature(
     raise too_small(budget, int(cheapest), f"the cheapest plan with base_dim {base_dim}", held_bytes)
 
 
-def too_small(budget: int, smallest: int, what: str, held_bytes: int) -> ValueError:
+class BudgetTooSmallError(ValueError):
+    """A budget that no plan of the kind asked for can keep."""
+
+
+def too_small(budget: int, smallest: int, what: str, held_bytes: int) -> BudgetTooSmallError:
     """Say what a budget would have to be; `held_bytes` come on top, if it is in bytes."""
     size = format_bytes(smallest * BYTES_PER_PARAMETER + held_bytes)
     ranks = f", {format_bytes(held_bytes)} of it for the ranks of ids" if held_bytes else ""
-    return ValueError(
+    return BudgetTooSmallError(
         f"budget of {budget:,} parameters is too small: the smallest feasible budget is "
         f"{smallest:,} parameters ({size} in float32{ranks}), {what}"
     )

@@ -71,7 +71,10 @@ class TrainingData(Protocol):
         epoch: int = 0,
         position: int = 0,
     ) -> Batches:
-        """Return the batches of a split from `position` on; an order depends on seed and epoch only."""
+        """Return the batches of a split from `position` on; an order depends on seed and epoch only.
+
+        With the option `unknown_dropout`, and only then, it is also called with `unknown_dropout=True`.
+        """
 
 
 def num_rows(data: TrainingData, split: str) -> int:

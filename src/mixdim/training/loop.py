@@ -92,8 +92,9 @@ def fit(
     returns one number per sample: a logit if `dataset.task` is "binary", a rating if it is "rating".
     Batches are moved to the device of its first parameter.
 
-    - `options`: how to train; if not given, the paper's protocol for the task. Single options can be
-      changed by name: `fit(model, dataset, epochs=3, lr=1e-3)`; see `TrainingOptions`.
+    - `options`: how to train; if not given, the paper's protocol for the task, with `unknown_dropout`
+      for clicks that have features in `dataset.untrained_unknown`. Single options can be changed by
+      name: `fit(model, dataset, epochs=3, lr=1e-3)`; see `TrainingOptions`.
     - `out`: folder for `metrics.jsonl` and `checkpoint/`. Without it nothing is written, and nothing
       can be resumed.
     - `resume`: continue what is in `out` (or start, if nothing is there yet).
@@ -111,7 +112,9 @@ def fit(
     >>> fitted.epochs_run, sorted(fitted.test["best"]["slices"])
     (2, ['middle', 'popular', 'rare'])
     """
-    options = replace(options or options_for(dataset.task), **changes)
+    if options is None:
+        options = options_for(dataset.task, getattr(dataset, "untrained_unknown", ()))
+    options = replace(options, **changes)
     if resume and out is None:
         raise ValueError("resume needs out, the folder of the run to continue")
     run = _Run(model, dataset, options, None if out is None else Path(out), tensorboard, progress)
@@ -139,7 +142,9 @@ class _Run:
             raise ValueError("the training split is empty")
         self.slice_by = feature_to_slice_by(self.data, self.options.slice_by)
         self.task, self.device = task_of(self.data.task), device_of(self.model)
-        self.optimizer = NamedOptimizer(self.options.optimizer, self.model, lr=self.options.lr)
+        self.optimizer = NamedOptimizer(
+            self.options.optimizer, self.model, lr=self.options.lr, table_lr=self.options.table_lr
+        )
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.saved_step: int | None = None
         self.saved_path: Path | None = None

@@ -59,6 +59,7 @@ def forecast_memory(
     num_dense: int,
     train_rows: int,
     evaluation_rows: int,
+    dropout_ids: int = 0,
 ) -> MemoryForecast:
     """Forecast what training a model takes; on the "meta" device it needs no weights for that.
 
@@ -68,8 +69,9 @@ def forecast_memory(
     - Activations: of each linear layer its input and output, each with a gradient; of embeddings a
       vector for each id with its gradient.
     - Data: a shuffled epoch's order (4 bytes a training row), the prefetched batches, and in an
-      evaluation outputs, targets, ids and their sorted copies (64 bytes a row). The arrays on disk are
-      mapped: the machine may drop them at any time.
+      evaluation outputs, targets, ids and their sorted copies (64 bytes a row); with unknown dropout
+      the chance of each of so many ids (4 bytes). The arrays on disk are mapped: the machine may drop
+      them at any time.
     """
     sparse = sparse_parameters(model)
     sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
@@ -85,12 +87,13 @@ def forecast_memory(
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     numbers = sum(2 * (layer.in_features + layer.out_features) for layer in layers)
     numbers += 2 * num_ids * max(widths, default=0)
+    batches = 24 * batch_size * (num_ids + num_dense + 1)
     return MemoryForecast(
         parameters=sum(sizes.values()) + sum(buffer.nbytes for buffer in model.buffers()),
         optimizer_state=OPTIMIZERS[optimizer].copies * sum(sizes.values()),
         gradients=sum(size for name, size in sizes.items() if name not in sparse) + 2 * touched,
         activations=4 * batch_size * numbers,
-        data=4 * train_rows + 24 * batch_size * (num_ids + num_dense + 1) + 64 * evaluation_rows,
+        data=4 * train_rows + batches + 64 * evaluation_rows + 4 * dropout_ids,
     )
 
 

@@ -68,12 +68,22 @@ class NamedOptimizer:
     can be written without pickle.
     """
 
-    def __init__(self, name: str, model: nn.Module, *, lr: float) -> None:
+    def __init__(self, name: str, model: nn.Module, *, lr: float, table_lr: float | None = None) -> None:
+        """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another."""
         for module in model.modules():
             if isinstance(plan := getattr(module, "plan", None), Plan):
                 plan.check_trained()
         self.kind, self.parameters = OPTIMIZERS[name], dict(model.named_parameters())
-        self.parts = self.kind.parts(list(self.parameters.items()), sparse_parameters(model), lr)
+        sparse = sparse_parameters(model)
+        tables = set() if table_lr in (None, lr) else embedding_parameters(model)
+        named = list(self.parameters.items())
+        groups = [
+            ([one for one in named if one[0] not in tables], lr),
+            ([one for one in named if one[0] in tables], lr if table_lr is None else table_lr),
+        ]
+        self.parts = [
+            part for some, own in groups if some for part in self.kind.parts(some, sparse, own)
+        ]
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
@@ -152,6 +162,17 @@ def sparse_parameters(model: nn.Module) -> set[str]:
         matrices = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() == 2]
         own = matrices if getattr(module, "sparse", False) else []
         found |= {id(table) for table in getattr(module, "row_sparse_tables", own)}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in found}
+
+
+def embedding_parameters(model: nn.Module) -> set[str]:
+    """Names of the parameters of embeddings: of mixed layers, projections too, and of nn.Embedding."""
+    layers = [
+        module
+        for module in model.modules()
+        if hasattr(module, "row_sparse_tables") or isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    ]
+    found = {id(parameter) for layer in layers for parameter in layer.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) in found}
 
 

@@ -24,6 +24,8 @@ from mixdim.training.options import TrainingOptions
 
 log = logging.getLogger("mixdim.training")
 
+# What runs did before there was such an option: checkpoints of then do not have it.
+LATER_OPTIONS = {"unknown_dropout": False, "table_lr": None}
 MAY_CHANGE = {"epochs", "patience", "checkpoint_every"}  # between a run and its resumption
 
 
@@ -142,7 +144,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 def _check_same(found: Checkpoint, options: TrainingOptions, data: TrainingData) -> None:
     """Refuse to continue a run as another one."""
     for name, now in asdict(options).items():
-        before = found.state["options"].get(name)
+        before = found.state["options"].get(name, LATER_OPTIONS.get(name))
         if name not in MAY_CHANGE and before != now:
             raise CheckpointError(f"{found.path} is of a run with {name}={before!r}, not {now!r}")
     if found.state["data"] != data.fingerprint:

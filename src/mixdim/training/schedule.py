@@ -9,6 +9,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
+from typing import Any
 
 from mixdim.training.inputs import Batch, TrainingData
 from mixdim.training.options import TrainingOptions
@@ -60,6 +61,8 @@ class Schedule:
     def batches(self, data: TrainingData, *, after: int) -> Generator[Batch, None, None]:
         """The batches of the steps after this one, epoch after epoch, without end."""
         first, position = self.place_after(after)
+        # Said only if it is wanted: data of a user's own may know nothing of it.
+        dropout: dict[str, Any] = {"unknown_dropout": True} if self.options.unknown_dropout else {}
         for epoch in count(first):
             yield from data.batches(
                 "train",
@@ -68,6 +71,7 @@ class Schedule:
                 seed=self.options.seed,
                 epoch=epoch,
                 position=position if epoch == first else 0,
+                **dropout,
             )
 
     def samples_after(self, step: int) -> int:

@@ -9,6 +9,7 @@ from mixdim.experiments.paper.protocols import SCALES, smoke
 from mixdim.experiments.paper.study import Study
 from mixdim.experiments.runs.train import plan_of
 from mixdim.experiments.sweeps.sweep import config_within
+from mixdim.training.tasks import task_of
 from training_data import clicks, ratings
 
 
@@ -67,6 +68,8 @@ def test_protocols_hold_together(scale):
         assert protocol.focus_dim in protocol.uniform_dims
         assert set(protocol.few_dims) <= set(protocol.uniform_dims)
         assert (protocol.generated is None) == (scale == "paper")
+        effective = protocol.config.effective(protocol.task, ["user"])
+        assert (effective.preset, effective.unknown_dropout) == (task_of(protocol.task).preset, False)
         assert protocol.seeds >= {"smoke": 2, "small": 3, "paper": 5}[scale]
 
 

@@ -32,6 +32,21 @@ def test_what_was_not_said_is_the_protocol_of_the_paper(task, name, model, bands
     assert config.training_options() == preset(name)
 
 
+def test_only_clicks_with_unknown_values_that_no_training_row_has_are_learnt_with_dropout():
+    told = {"base_dim": 8}
+    found = RunConfig(**told).effective("binary", ["user"])
+    assert (found.preset, found.unknown_dropout) == ("clicks", True)
+    for config, task, untrained in [
+        (RunConfig(**told), "binary", []),
+        (RunConfig(**told, preset="ctr"), "binary", ["user"]),
+        (RunConfig(**told, unknown_dropout=False), "binary", ["user"]),
+        (RunConfig(**told), "rating", ["user"]),
+    ]:
+        assert config.effective(task, untrained).unknown_dropout is False
+    assert RunConfig(**told, unknown_dropout=True).effective("rating").unknown_dropout is True
+    assert found.training_options() == preset("clicks")
+
+
 def test_the_temperature_is_left_to_be_solved_from_budget_and_base_dim():
     assert RunConfig(budget="1M", base_dim=8).effective("rating").temperature is None
     assert RunConfig().effective("rating").temperature is None  # plan() says what is missing
@@ -68,6 +83,7 @@ def test_a_file_may_write_names_with_hyphens_and_a_budget_as_a_number(tmp_path):
         ("epochs = true", "epochs must be a whole number, got True"),
         ("model = 3", "model must be text, got 3"),
         ("shuffle = 1", "shuffle must be true or false, got 1"),
+        ("unknown-dropout = 0.5", "unknown_dropout must be true or false, got 0.5"),
         ("bottom = 8", "bottom must be a list of whole numbers, got 8"),
         ("bottom = [8, 'x']", "bottom must be a list of whole numbers, got"),
         ("lr = ", "is not TOML"),
@@ -86,8 +102,8 @@ def test_a_bad_file_is_named_with_what_is_wrong_in_it(tmp_path, text, message):
     [
         ({"model": "gbdt"}, "model must be one of dlrm, mf, ncf, got 'gbdt'"),
         ({"model": ""}, "model must be one of dlrm, mf, ncf, got ''"),
-        ({"preset": ""}, "preset must be one of ctr, cf, got ''"),
-        ({"preset": "nlp"}, "preset must be one of ctr, cf, got 'nlp'"),
+        ({"preset": ""}, "preset must be one of ctr, cf, clicks, got ''"),
+        ({"preset": "nlp"}, "preset must be one of ctr, cf, clicks, got 'nlp'"),
         ({"model": "mf", "hidden": (8,)}, "hidden is no option of model 'mf'; it has mean, biases"),
         ({"model": "dlrm", "biases": True}, "biases is no option of model 'dlrm'; it has bottom, top"),
     ],

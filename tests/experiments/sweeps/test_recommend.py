@@ -135,6 +135,16 @@ def test_the_command_names_what_differs_from_the_defaults():
     assert "--top 8,4" in train_command(one)
 
 
+def test_the_command_says_whether_clicks_were_learnt_by_the_papers_preset():
+    """Not said, the preset would be what the data asks for."""
+    one = record(0.0, 5, 0.7, loss="log_loss", model="dlrm")
+    assert train_command(one).endswith("--base-dim 4 --preset ctr --out run")
+    one.config.update(preset="clicks", unknown_dropout=True)
+    assert train_command(one).endswith("--base-dim 4 --preset clicks --out run")
+    one.config.update(unknown_dropout=False)
+    assert train_command(one).endswith("--preset clicks --no-unknown-dropout --out run")
+
+
 def test_the_command_can_be_run(capsys):
     assert run([*train_command(record(0.3, 5, 0.7, data="/nowhere")).split()[1:]]) == 2
     assert "/nowhere is not a prepared folder" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from mixdim.experiments.sweeps.sweep import (
     InfeasibleBudgetError,
     SweepRun,
     SweepStopped,
+    _solve,
     config_within,
     run_sweep,
 )
@@ -44,6 +45,16 @@ SMALL = {
     "ncf": {"hidden": (8, 4)},
     "dlrm": {"bottom": (8,), "top": (8,), "rounding": "integer"},
 }
+
+
+def test_clicks_are_learnt_with_unknown_dropout_unless_the_sweep_is_told_otherwise():
+    config = told(clicks(), model="dlrm", base_dim=4)
+    other = replace(config, preset="ctr"), replace(config, unknown_dropout=False)
+    asked = _solve([SweepRun(one) for one in (config, *other)])
+    assert [run.config.unknown_dropout for run in asked] == [True, False, False]
+    assert len({run.key for run in asked}) == 3
+    solved = config_within(replace(config, base_dim=None), clicks(), 1_000_000)
+    assert (solved.preset, solved.unknown_dropout) == ("clicks", True)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 0.9])

@@ -50,7 +50,7 @@ def paper() -> Scale:
     """
     ctr = Protocol(
         task="binary",
-        config=RunConfig(model="dlrm", evaluations_per_epoch=16),
+        config=RunConfig(model="dlrm", preset="ctr", evaluations_per_epoch=16),
         generated=None,
         uniform_dims=(2, 4, 8, 16, 32, 64),
         temperatures=(0.0, 0.1, 0.2, 0.3, 0.4),

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import tomli_w
 
 from mixdim.experiments.runs.models import OPTIONS_OF_MODELS, model_named
 from mixdim.experiments.runs.rounded import check_rounding
+from mixdim.planning.from_counts import OCTAVES
 from mixdim.training.options import TrainingOptions, preset
 from mixdim.training.tasks import task_of
+
+if TYPE_CHECKING:
+    from mixdim.data import Dataset
 
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 
@@ -31,9 +35,11 @@ class RunConfig:
     temperature: float | None = None
     base_dim: int | None = None
     budget: str | None = None
-    bands: int | None = None
+    bands: int | str | None = None  # or "octaves"
     rounding: str | None = None
-    plan: str | None = None  # a file, in the place of the five before it
+    min_dim: int | None = None
+    method: str | None = None  # with a budget in bytes, in the place of all of these but base_dim
+    plan: str | None = None  # a file, in the place of all of these
     preset: str | None = None
     optimizer: str | None = None
     lr: float | None = None
@@ -53,6 +59,8 @@ class RunConfig:
     mean: bool | None = None  # MF and NCF: whether the mean target is added to every score
     biases: bool | None = None  # MF: a number for each user and item
     tensorboard: bool | None = None
+    table_lr: float | None = None  # of embeddings; not said, it is lr
+    unknown_dropout: bool | None = None  # whether ids of training rows become unknown by chance
 
     def over(self, other: RunConfig) -> RunConfig:
         """What this config says and, where it says nothing, what the other does."""
@@ -62,20 +70,28 @@ class RunConfig:
         """The options that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
-    def effective(self, task: str) -> RunConfig:
-        """Fill in what was not said: the preset of the task, and the paper's settings."""
+    def effective_for(self, dataset: Dataset) -> RunConfig:
+        """Fill in what was not said, for a data set."""
+        return self.effective(dataset.task, dataset.untrained_unknown)
+
+    def effective(self, task: str, untrained_unknown: Collection[str] = ()) -> RunConfig:
+        """Fill in what was not said: the preset of the task, and the paper's settings.
+
+        `untrained_unknown` are the features of the data whose row for unknown values no training row
+        asks for: clicks that have such features are learnt with `unknown_dropout`, by the preset.
+        """
         model_name = task_of(task).default_model if self.model is None else self.model
         model = model_named(model_name)
-        widths: dict[str, Any] = {"bands": model.bands, "rounding": "power_of_two"}
+        widths: dict[str, Any] = {"bands": model.bands, "rounding": "power_of_two", "min_dim": 1}
         temperature = self.temperature
-        if self.plan is not None:
-            for option in ("temperature", "base_dim", "budget", "bands", "rounding"):
-                if getattr(self, option) is not None:
-                    raise ValueError(f"give plan or {option}, not both: a plan has its widths")
+        if self.plan is not None or self.method is not None:
+            self._refuse_widths()
             widths = {}
         elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
-        preset_name = task_of(task).preset if self.preset is None else self.preset
+        preset_name = self.preset
+        if preset_name is None:
+            preset_name = task_of(task).preset_for(untrained_unknown)
         training = preset(preset_name)
         for option in sorted((OPTIONS_OF_MODELS - model.options.keys()) & self.said().keys()):
             has = ", ".join(model.options)
@@ -95,10 +111,24 @@ class RunConfig:
             seed=training.seed,
             init="xavier",
             tensorboard=False,
+            unknown_dropout=training.unknown_dropout,
             **widths,
             **model.options,
         )
         return self.over(defaults)
+
+    def _refuse_widths(self) -> None:
+        """Refuse options that a plan or a method decides."""
+        decided = ["temperature", "bands", "rounding", "min_dim"]
+        by, why = "method", "a method chooses its widths"
+        if self.plan is not None:
+            by, why = "plan", "a plan has its widths"
+            decided += ["base_dim", "budget", "method"]
+        for option in decided:
+            if getattr(self, option) is not None:
+                raise ValueError(f"give {by} or {option}, not both: {why}")
+        if self.plan is None and self.budget is None:
+            raise ValueError("a method needs a budget in bytes, such as 4MB")
 
     def training_options(self) -> TrainingOptions:
         """The part of an effective config that `mixdim.fit` takes."""
@@ -143,6 +173,8 @@ def _as_kind(name: str, value: Any, kind: UnionType) -> Any:
         return float(value)
     if name == "budget" and type(value) is int:
         return str(value)
+    if name == "bands" and value == OCTAVES:
+        return value
     if wanted in (str, int, float, bool):
         if type(value) is not wanted:
             raise TypeError(f"{name} must be {_in_words(wanted)}, got {value!r}")

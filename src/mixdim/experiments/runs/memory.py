@@ -40,6 +40,7 @@ def forecast_of(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForeca
         num_dense=dataset.num_dense,
         train_rows=dataset.splits["train"][1],
         evaluation_rows=dataset.meta.num_rows - dataset.splits["train"][1],
+        dropout_ids=plan.num_rows if config.unknown_dropout else 0,
     )
 
 

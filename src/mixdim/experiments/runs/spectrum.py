@@ -13,7 +13,7 @@ from mixdim.data import Dataset
 from mixdim.experiments.runs.config import TEMPERATURE, read_config
 from mixdim.experiments.runs.trained import open_for
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.planning.from_counts import plan
+from mixdim.planning.from_counts import Bands, plan
 from mixdim.planning.from_spectra import nearest_temperature, spectral_plan, table_error
 from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import Rounding
@@ -68,7 +68,7 @@ def plans_from_run(
     *,
     budget: str,
     temperature: float | None = None,
-    bands: int | None = None,
+    bands: Bands | None = None,
     rounding: Rounding = "power_of_two",
 ) -> PlansFromRun:
     """Plan from the spectra of a run's best weights and, for comparison, by the power law."""

@@ -26,8 +26,8 @@ from mixdim.training import Fitted
 from mixdim.training.tasks import Task, task_of
 
 OPTIONS = (
-    *("bands", "rounding", "seed", "preset", "optimizer", "lr", "batch_size", "epochs", "patience"),
-    *("shuffle", "init"),
+    *("method", "bands", "rounding", "min_dim", "seed", "preset", "optimizer", "lr", "table_lr"),
+    *("batch_size", "epochs", "patience", "shuffle", "unknown_dropout", "init"),
     *(field.name for field in fields(RunConfig) if field.name in OPTIONS_OF_MODELS),
 )
 
@@ -61,7 +61,7 @@ def summarise(
         "test": fitted.test,
         **({bound: truth[bound]} if bound in truth else {}),
         "unknown_lookups": {
-            name: found
+            name: {**found, "trained": found["trained"] or bool(config.unknown_dropout)}
             for name, found in dataset.unknown_lookups.items()
             if found["validation"] or found["test"]
         },

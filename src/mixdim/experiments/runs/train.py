@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,9 @@ from mixdim.experiments.runs.summary import read_curve, read_summary, summarise
 from mixdim.experiments.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
 from mixdim.files import write_atomically
 from mixdim.locks import alone_at_work
+from mixdim.planning.budget import parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
+from mixdim.planning.methods import plan_by_method
 from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.training import evaluate, fit
@@ -36,6 +38,8 @@ from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.memory import available_memory
 from mixdim.training.resumption import MAY_CHANGE
 from mixdim.training.tasks import task_of
+
+NAMED = 3  # features in a line that says why
 
 Echo = Callable[[str], None]
 
@@ -59,7 +63,7 @@ def train_run(
         raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
     dataset = Dataset(config.data)
     task = task_of(dataset.task)
-    config = replace(config.effective(dataset.task), data=str(dataset.path.resolve()))
+    config = replace(config.effective_for(dataset), data=str(dataset.path.resolve()))
     if config.plan is not None:
         config = replace(config, plan=str(Path(config.plan).resolve()))
     check_fits(config, dataset)
@@ -88,6 +92,8 @@ def train_run(
         mean = task.constant_output(dataset.mean_target)
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
         echo(_opening_line(config, plan, model))
+        if config.unknown_dropout:
+            echo(_unknown_dropout_line(dataset.untrained_unknown))
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
         fitted = fit(
             model,
@@ -114,7 +120,12 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         check_features(plan, dataset, f"the plan {config.plan}")
         plan.check_trained()
         return plan
+    if config.method is not None:
+        assert config.budget is not None
+        num_bytes = parse_bytes(config.budget)
+        return plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim)
     assert config.bands is not None
+    assert config.min_dim is not None
     return make_plan(
         dataset,
         temperature=config.temperature,
@@ -122,6 +133,7 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         budget=config.budget,
         bands=config.bands,
         rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
+        min_dim=config.min_dim,
     )
 
 
@@ -161,6 +173,16 @@ def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
         if now != before and name not in MAY_CHANGE:
             raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
     return replace(given, data=None).over(saved)
+
+
+def _unknown_dropout_line(untrained: Sequence[str]) -> str:
+    """Say that it is on and, if so, why it is the default."""
+    line = "unknown dropout: ids become unknown with probability 1/(1 + count)"
+    if not untrained:
+        return line
+    named = ", ".join(untrained[:NAMED])
+    others = f" and {len(untrained) - NAMED} others" if len(untrained) > NAMED else ""
+    return f"{line}, since no row to train on has an unknown {named}{others}"
 
 
 def _opening_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:

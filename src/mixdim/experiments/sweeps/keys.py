@@ -29,7 +29,13 @@ FIRST_OPTIONS = (
 )
 # Every option that was added since, and what runs did before there was such an option, whatever its
 # default is by now: {"dropout": 0.0}. A new option of `RunConfig` needs a line here, which then stays.
-LATER_OPTIONS: dict[str, Any] = {"quantise": None}
+LATER_OPTIONS: dict[str, Any] = {
+    "unknown_dropout": False,
+    "table_lr": None,
+    "min_dim": 1,
+    "method": None,
+    "quantise": None,
+}
 # What mixdim 0.1 stated as the temperature of a plan, by the rule that made it.
 STATED_TEMPERATURE: dict[str, Callable[[Plan], float]] = {
     "power_law": lambda plan: plan.made_by["temperature"],

@@ -194,8 +194,11 @@ def train_command(record: Record, out: str = "run") -> str:
     assert record.summary is not None
     config = config_of({name: value for name, value in record.config.items() if name != "model_budget"})
     always = {"data", "model", "temperature", "base_dim", "budget", "plan"}
+    task = common_task([record.summary])
+    if task.untrained_unknown_preset != task.preset:
+        always.add("preset")  # not said, it would be what the data asks for
     told = RunConfig(**{name: value for name, value in config.said().items() if name in always})
-    defaults = told.effective(common_task([record.summary]).name)
+    defaults = told.effective(task.name)
     words = ["mixdim", "train"]
     for name, value in config.said().items():
         if name in always or value != getattr(defaults, name):

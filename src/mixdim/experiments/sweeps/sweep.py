@@ -155,7 +155,7 @@ def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> Run
     for option in ("base_dim", "budget", "plan"):
         if getattr(config, option) is not None:
             raise ValueError(f"give model_budget or {option}, not both")
-    config = replace(config, base_dim=1).effective(dataset.task)
+    config = replace(config, base_dim=1).effective_for(dataset)
     check_fits(config, dataset)
 
     @cache
@@ -228,7 +228,7 @@ def _solve(runs: Sequence[SweepRun]) -> list[AskedRun]:
         config = replace(run.config, data=str(dataset.path), tensorboard=False)
         if config.plan is not None:
             config = replace(config, plan=str(Path(config.plan).resolve()))
-        config = config.effective(dataset.task)
+        config = config.effective_for(dataset)
         if run.model_budget is None:
             asked.append(AskedRun(config, record_key(config, dataset.fingerprint)))
             continue
