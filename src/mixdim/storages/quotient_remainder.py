@@ -5,7 +5,6 @@ Knows nothing about other storages.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -35,15 +34,14 @@ class QuotientRemainderTable(Table):
         return quotient * remainder
 
     def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
-        """Draw quotients as the rows of a narrow block, and remainders of either sign.
+        """Draw quotients as the rows of a narrow block; remainders are 1, so products are as long.
 
-        Their mean square is 1: so products are as long as narrow rows would be, and those that share a
-        quotient start as different as others.
+        Rows that share a quotient start equal, and training tells them apart. Random remainders trained
+        worse the more they differed, on MovieLens as clicks.
         """
         super().draw(block, init, generator)
         _, quotients = _parts_of(block)
-        bound = math.sqrt(3)
-        self.parts(block)["table"][quotients:].uniform_(-bound, bound, generator=generator)
+        self.parts(block)["table"][quotients:].fill_(1.0)
 
     def fit_dense(self, block: StoredBlock, matrix: Tensor, row_weights: Tensor) -> None:
         """Start from quotients as least squares gives them and remainders of 1, and descend."""
