@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from shlex import quote
@@ -19,12 +20,15 @@ from rich.text import Text
 
 from mixdim.arguments import unit_interval, whole_number
 from mixdim.cli.outcome import stopped_by
+from mixdim.cli.parsing import parse_bands, parse_list
 from mixdim.cli.progress import Show
-from mixdim.planning.budget import parse_budget
+from mixdim.planning.budget import format_bytes, parse_budget
+from mixdim.planning.methods import METHODS, WIDTHS
 from mixdim.printing import align
 
 if TYPE_CHECKING:
     from mixdim.experiments.runs.config import RunConfig
+    from mixdim.experiments.sweeps.contest import Contest
     from mixdim.experiments.sweeps.recommend import Measured
     from mixdim.experiments.sweeps.records import Record
     from mixdim.experiments.sweeps.sweep import SweepRun
@@ -36,65 +40,92 @@ SWEEP_EXAMPLES = """Examples:
 - `mixdim sweep --data ml-1m --model mf --budgets 2^15,2^17 --seeds 5 --records mf.jsonl`
 - `mixdim sweep --data split-0,split-1,split-2 --budgets 2^15 --seeds 3 --records mf.jsonl --jobs 2`
 - `mixdim sweep --config run.toml --budgets 1M,2M --records dlrm.jsonl`
+- `mixdim sweep --data criteo --methods uniform,octaves,int8:cut --bytes 1/8,1/32 --records m.jsonl`
 """
 RECOMMEND_EXAMPLES = """Examples:
 
 - `mixdim recommend --records mf.jsonl --loss-within 0.1%`
 - `mixdim recommend --records mf.jsonl --records dlrm.jsonl --model mf --budget 2^17`
 """
-SET_BY_THE_SWEEP = ("temperature", "base_dim", "budget", "plan", "seed")
+SET_BY_THE_SWEEP = ("temperature", "base_dim", "budget", "method", "plan", "seed")
 
 
 def sweep(
-    budgets: Annotated[str, typer.Option(help="Parameters of the whole model: 2^15,2^17,1M.")],
     records: Annotated[Path, typer.Option(help="A file that each run adds a line to; made if needed.")],
+    budgets: Annotated[
+        str | None, typer.Option(help="Parameters of the whole model: 2^15,2^17,1M.")
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="A prepared folder; of several, seed i takes folder i in turn.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="dlrm (for clicks), mf or ncf (for ratings).")
     ] = None,
-    temperatures: Annotated[str, typer.Option(help="0 is uniform.")] = "0,0.2,0.4",
+    temperatures: Annotated[str | None, typer.Option(help="0 is uniform; 0,0.2,0.4.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help=f"Instead of temperatures, any of {', '.join(METHODS)}.")
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--bytes", help="Of embeddings, with --methods: 1/8,1/32 of the reference, or 4MB."
+        ),
+    ] = None,
+    reference_width: Annotated[
+        int, typer.Option(help="With --methods: uniform dimensions of this width are the reference.")
+    ] = 16,
+    widths: Annotated[
+        str, typer.Option(help="With --methods: base_dims that each method is tried at.")
+    ] = ",".join(map(str, WIDTHS)),
     seeds: Annotated[int, typer.Option(help="Replicates: seeds 0 to N-1.")] = 5,
     bands: Annotated[
-        int | None, typer.Option(help="Bands a feature; 1 for dlrm, 8 for mf and ncf.")
+        str | None, typer.Option(help="Bands a feature, or octaves; 1 for dlrm, 8 for mf and ncf.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of more options, as `mixdim train` takes.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time; they divide the threads.")] = 1,
 ) -> None:
-    """Train at several temperatures within the same budgets, with several seeds.
+    """Train at several temperatures, or by several methods, within the same budgets, with several seeds.
+
+    Every method is tried at a few widths with the first seed; the best by validation is repeated with
+    the others. int8: or int4: before a method rounds its rows once they are trained.
 
     Finished runs are in the records and are not made again: after Ctrl-C, or a kill, give the same
     command. A run that fails is recorded, and the sweep goes on. Sweeps that are given the same records
     at the same time share the work.
     """
     from mixdim.experiments.runs.config import RunConfig, config_of, read_config
+    from mixdim.experiments.sweeps.contest import run_contest
     from mixdim.experiments.sweeps.sweep import SweepStopped, run_sweep
-    from mixdim.experiments.sweeps.table import sweep_table
+    from mixdim.experiments.sweeps.table import contest_table, sweep_table
 
     more = RunConfig() if config is None else read_config(config)
     for option in SET_BY_THE_SWEEP:
         if getattr(more, option) is not None:
             raise ValueError(f"{config}: a sweep sets {option} itself")
-    told = config_of({"model": model, "bands": bands}).over(more)
-    folders = _split(data or told.data or "", "data")
-    runs = _runs(
-        told,
-        folders,
-        [unit_interval(_number(text), "temperature") for text in _split(temperatures, "temperatures")],
-        [parse_budget(text) for text in _split(budgets, "budgets")],
-        whole_number(seeds, "seeds"),
-    )
+    told = config_of({"model": model, "bands": parse_bands(bands)}).over(more)
+    folders, seeds = parse_list(data or told.data or "", "data"), whole_number(seeds, "seeds")
+    if methods is None:
+        if sizes is not None or budgets is None:
+            raise ValueError("give --budgets, or --methods and --bytes")
+        texts = parse_list("0,0.2,0.4" if temperatures is None else temperatures, "temperatures")
+        chosen = [unit_interval(_number(text), "temperature") for text in texts]
+        limits = [parse_budget(text) for text in parse_list(budgets, "budgets")]
+        make, table = partial(run_sweep, _runs(told, folders, chosen, limits, seeds)), sweep_table
+    else:
+        if sizes is None or budgets is not None or temperatures is not None:
+            raise ValueError("--methods takes --bytes, and neither --budgets nor --temperatures")
+        asked = _contest(told, folders[0], methods, sizes, reference_width, widths)
+        make, table = partial(run_contest, asked, folders, seeds=seeds), contest_table
     so_far: list[Record] = []
     try:
-        with _live_table(so_far) as (progress, on_record):
-            found = run_sweep(runs, records, jobs=jobs, progress=progress, on_record=on_record)
+        with _live_table(so_far, table) as (progress, on_record):
+            found = make(records=records, jobs=jobs, progress=progress, on_record=on_record)
     except SweepStopped as stopped:
-        typer.echo(sweep_table(so_far))
+        typer.echo(table(so_far))
         raise stopped_by(stopped.signal_name, f"{stopped}; the same command goes on") from None
-    typer.echo(sweep_table(found))
+    typer.echo(table(found))
     failed = [record for record in found if not record.finished]
     for record in failed:
         typer.echo(f"failed: {_name(record)}: {record.error}", err=True)
@@ -106,10 +137,12 @@ def sweep(
 def recommend(
     records: Annotated[list[Path], typer.Option(help="What `mixdim sweep` wrote; may be repeated.")],
     loss_within: Annotated[
-        str | None, typer.Option(help="The smallest model within 0.1% of the best validation loss.")
+        str | None,
+        typer.Option(help="The smallest model (0.1%) within so much of the best validation loss."),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="The best model with at most so many parameters in all.")
+        str | None,
+        typer.Option(help="The best model with at most so many parameters in all, or bytes: 4MB."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Of several models in the records, this.")] = None,
     data: Annotated[str | None, typer.Option(help="Of several data sets, this folder or these.")] = None,
@@ -119,7 +152,7 @@ def recommend(
     from mixdim.experiments.sweeps.recommend import select, train_command
     from mixdim.experiments.sweeps.records import read_records
 
-    folders = None if data is None else _split(data, "data")
+    folders = None if data is None else parse_list(data, "data")
     found = select(read_records(records), model=model, data=folders)
     chosen, best, uniform = choose(
         found,
@@ -128,8 +161,9 @@ def recommend(
     )
     others = {"lowest loss": best, "uniform": uniform}
     loss = chosen.records[0].loss_name
+    method = "method" if any(record.config.get("method") for record in found) else "temperature"
     lines = [
-        ["", "temperature", "base_dim", "parameters", f"validation {loss}", f"test {loss}", "seeds"]
+        ["", method, "base_dim", "parameters", "bytes", f"validation {loss}", f"test {loss}", "seeds"]
     ]
     lines.append(["recommended", *_cells(chosen)])
     lines += [[label, *_cells(one)] for label, one in others.items() if one and one != chosen]
@@ -155,14 +189,38 @@ def _runs(
     ]
 
 
+def _contest(
+    told: RunConfig, folder: str, methods: str, sizes: str, reference_width: int, widths: str
+) -> Contest:
+    """The runs of methods at equal bytes; says which methods cannot be made so small."""
+    from mixdim.data import Dataset
+    from mixdim.experiments.sweeps.contest import contest
+
+    try:
+        numbers = [int(text) for text in parse_list(widths, "widths")]
+    except ValueError:
+        raise ValueError(f"--widths must be numbers such as 2,4,8, got {widths!r}") from None
+    asked = contest(
+        told,
+        Dataset(folder),
+        parse_list(methods, "methods"),
+        parse_list(sizes, "bytes"),
+        reference_width=whole_number(reference_width, "reference_width"),
+        widths=[whole_number(width, "widths") for width in numbers],
+    )
+    for line in asked.too_large:
+        typer.echo(line, err=True)
+    return asked
+
+
 @contextmanager
-def _live_table(so_far: list[Record]) -> Iterator[tuple[Show, Callable[[Record], None]]]:
+def _live_table(
+    so_far: list[Record], table: Callable[[list[Record]], str]
+) -> Iterator[tuple[Show, Callable[[Record], None]]]:
     """On standard error, while a sweep runs: a bar over its runs, and the table of results so far.
 
     Yields what to call with progress, and with a record, which is then added to `so_far`.
     """
-    from mixdim.experiments.sweeps.table import sweep_table
-
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -181,7 +239,7 @@ def _live_table(so_far: list[Record]) -> Iterator[tuple[Show, Callable[[Record],
             so_far.append(record)
             failed = sum(not record.finished for record in so_far)
             bar.update(task, description=f"runs, {failed} failed" if failed else "runs")
-            live.update(Group(bar, Text(sweep_table(so_far), no_wrap=True)))
+            live.update(Group(bar, Text(table(so_far), no_wrap=True)))
 
         yield progress, on_record
 
@@ -189,6 +247,9 @@ def _live_table(so_far: list[Record]) -> Iterator[tuple[Show, Callable[[Record],
 def _name(record: Record) -> str:
     """A run, in the words of the options that tell it from the others."""
     told = record.config
+    if told.get("method"):
+        width = "" if told["base_dim"] is None else f" of width {told['base_dim']}"
+        return f"{told['model']}, {told['method']}{width}, {told['budget']}, seed {told['seed']}"
     budget = "" if told["model_budget"] is None else f", budget {told['model_budget']:,}"
     return f"{told['model']}, temperature {told['temperature']:g}{budget}, seed {told['seed']}"
 
@@ -199,6 +260,7 @@ def _cells(one: Measured) -> list[str]:
         one.method,
         one.base_dims,
         f"{one.parameters:,.0f}",
+        format_bytes(int(one.num_bytes)),
         *("-" if loss is None else str(loss) for loss in losses),
         str(len(one.records)),
     ]
@@ -206,19 +268,12 @@ def _cells(one: Measured) -> list[str]:
 
 def _rival(chosen: Measured, uniform: Measured | None) -> str:
     """What uniform dimensions need for the same loss."""
-    if chosen.temperature == 0:
+    if chosen.is_uniform:
         return "uniform dimensions do best here"
     if uniform is None:
         return "no uniform configuration that was measured reaches this validation loss"
-    times = uniform.parameters / chosen.parameters
-    return f"uniform dimensions need {times:.3g} times the parameters for this validation loss"
-
-
-def _split(text: str, name: str) -> list[str]:
-    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
-    if not entries:
-        raise ValueError(f"--{name} must name at least one, got {text!r}")
-    return entries
+    times = uniform.num_bytes / chosen.num_bytes
+    return f"uniform dimensions need {times:.3g} times the bytes for this validation loss"
 
 
 def _number(text: str) -> float:

@@ -14,6 +14,7 @@ import tomli_w
 from mixdim.experiments.runs.models import OPTIONS_OF_MODELS, model_named
 from mixdim.experiments.runs.rounded import check_rounding
 from mixdim.planning.from_counts import OCTAVES
+from mixdim.planning.methods import method_named, rounding_of
 from mixdim.training.options import TrainingOptions, preset
 from mixdim.training.tasks import task_of
 
@@ -112,6 +113,7 @@ class RunConfig:
             init="xavier",
             tensorboard=False,
             unknown_dropout=training.unknown_dropout,
+            quantise=None if self.method is None else rounding_of(self.method),
             **widths,
             **model.options,
         )
@@ -127,8 +129,16 @@ class RunConfig:
         for option in decided:
             if getattr(self, option) is not None:
                 raise ValueError(f"give {by} or {option}, not both: {why}")
-        if self.plan is None and self.budget is None:
+        if self.plan is not None or self.method is None:
+            return
+        if self.budget is None:
             raise ValueError("a method needs a budget in bytes, such as 4MB")
+        method_named(self.method)
+        if self.quantise is not None and self.quantise != rounding_of(self.method):
+            raise ValueError(
+                f"method {self.method!r} says how it is rounded: for {self.quantise}, give "
+                f"{self.quantise}:{self.method}"
+            )
 
     def training_options(self) -> TrainingOptions:
         """The part of an effective config that `mixdim.fit` takes."""

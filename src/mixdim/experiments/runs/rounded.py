@@ -9,19 +9,18 @@ from torch import nn
 
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.quantising import quantise
-
-BITS = {"int8": 8, "int4": 4}
+from mixdim.planning.methods import ROUNDED
 
 
 def check_rounding(name: str | None) -> None:
     """Refuse a way to round that there is not."""
-    if name is not None and name not in BITS:
-        raise ValueError(f"quantise must be one of {', '.join(BITS)}, got {name!r}")
+    if name is not None and name not in ROUNDED:
+        raise ValueError(f"quantise must be one of {', '.join(ROUNDED)}, got {name!r}")
 
 
 def rounded(model: nn.Module, name: str | None) -> nn.Module:
     """A trained model as it is served: itself, or a copy whose embeddings are rounded."""
-    return model if name is None else quantise(model, BITS[name])
+    return model if name is None else quantise(model, ROUNDED[name])
 
 
 def embedding_layers(model: nn.Module) -> list[MixedTables]:

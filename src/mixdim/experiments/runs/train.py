@@ -123,7 +123,12 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
     if config.method is not None:
         assert config.budget is not None
         num_bytes = parse_bytes(config.budget)
-        return plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim)
+        plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim)
+        if plan.cost.shared and config.model != "dlrm":
+            raise ValueError(
+                f"method {config.method!r} has one array for all features; use --model dlrm"
+            )
+        return plan
     assert config.bands is not None
     assert config.min_dim is not None
     return make_plan(

@@ -33,14 +33,20 @@ def made_by(record: Record) -> Mapping[str, Any]:
 
 
 def temperature_of(record: Record) -> float | None:
-    """The temperature of a run by the power law; None where another rule chose its widths."""
+    """The temperature of a run by the power law; None where a method or another rule chose widths."""
+    if record.config.get("method"):
+        return None
     rule = made_by(record)
     return rule["temperature"] if rule["rule"] == "power_law" else None
 
 
 def method_of(record: Record) -> str:
-    """What a run is called: "uniform", "temperature 0.3", or the name of another rule."""
+    """What a run is called: "uniform", "temperature 0.3", or the name of its method or rule."""
+    if record.config.get("method"):
+        return printable(record.config["method"])
     rule, temperature = made_by(record)["rule"], temperature_of(record)
     if temperature is not None:
         return UNIFORM if temperature == 0 else f"temperature {temperature:g}"
+    if rule == "scaled_power_law":
+        return f"scaled, temperature {made_by(record)['temperature']:g}"
     return NAMES.get(rule, printable(rule.replace("_", " ")))

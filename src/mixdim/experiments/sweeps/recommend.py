@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import join
 from typing import Any, NamedTuple
 
 from mixdim.experiments.runs.config import RunConfig, config_of
-from mixdim.experiments.sweeps.methods import method_of, temperature_of
+from mixdim.experiments.sweeps.methods import UNIFORM, method_of, temperature_of
 from mixdim.experiments.sweeps.objective import common_task
 from mixdim.experiments.sweeps.records import Record, replicates
+from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
 
 
 class Spread(NamedTuple):
@@ -48,14 +49,32 @@ class Measured:
         return temperature_of(self.records[0])
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether all rows have one width, in float32."""
+        return self.method in ("0", UNIFORM)
+
+    @property
     def method(self) -> str:
-        """The temperature, or the name of another rule."""
+        """The temperature, or the name of a method or of another rule."""
         return method_of(self.records[0]) if self.temperature is None else f"{self.temperature:g}"
 
     @property
     def parameters(self) -> float:
         """Of the whole model; a mean, since seeds with their own splits differ a little."""
         return statistics.fmean(summary["num_parameters"] for summary in self._summaries)
+
+    @property
+    def embedding_bytes(self) -> float:
+        """Of all that embeddings store; a mean too."""
+        return statistics.fmean(map(embedding_bytes_of, self._summaries))
+
+    @property
+    def num_bytes(self) -> float:
+        """Of the whole model as it is stored; a mean too."""
+        return self.embedding_bytes + statistics.fmean(
+            BYTES_PER_PARAMETER * (summary["num_parameters"] - summary["embedding_parameters"])
+            for summary in self._summaries
+        )
 
     @property
     def base_dims(self) -> str:
@@ -79,6 +98,12 @@ class Measured:
         return [record.summary for record in self.records if record.summary is not None]
 
 
+def embedding_bytes_of(summary: Mapping[str, Any]) -> int:
+    """Bytes of all that the embeddings of a run store; records from before runs said so are float32."""
+    in_float32 = BYTES_PER_PARAMETER * summary["embedding_parameters"]
+    return int(summary.get("embedding_bytes", in_float32))
+
+
 def loss_of(record: Record, split: str) -> float | None:
     """The loss of a finished run's best weights; None if the split is empty."""
     assert record.summary is not None
@@ -99,8 +124,9 @@ def recommend(
 ) -> Recommendation:
     """Choose by the mean validation loss over the seeds, never by test.
 
-    - `loss_within=0.001`: the fewest parameters within 0.1% of the lowest loss; or
-    - `budget`: the lowest loss with at most so many parameters of the whole model.
+    - `loss_within=0.001`: the fewest bytes within 0.1% of the lowest loss; or
+    - `budget`: the lowest loss with at most so many float32 parameters of the whole model, or what takes
+      no more bytes.
 
     Configurations with fewer seeds than others, by a failure or an unfinished sweep, are left out, with
     a warning: the luck of one seed would speak for them.
@@ -126,9 +152,9 @@ def recommend(
         return loss.mean
 
     def cheapest(some: Iterable[Measured]) -> Measured | None:
-        return min(some, key=lambda one: (one.parameters, validation(one)), default=None)
+        return min(some, key=lambda one: (one.num_bytes, validation(one)), default=None)
 
-    best = min(whole, key=lambda one: (validation(one), one.parameters))
+    best = min(whole, key=lambda one: (validation(one), one.num_bytes))
     chosen: Measured | None
     if loss_within is not None:
         if not 0 <= loss_within < math.inf:
@@ -139,15 +165,15 @@ def recommend(
         assert chosen is not None  # the best is within
     else:
         assert budget is not None
-        affordable = [one for one in whole if one.parameters <= budget]
+        affordable = [one for one in whole if one.num_bytes <= budget * BYTES_PER_PARAMETER]
         if not affordable:
-            least = min(one.parameters for one in whole)
+            least = min(one.num_bytes for one in whole)
             raise ValueError(
                 f"budget of {budget:,} parameters is below all that was measured: the smallest model "
-                f"has {least:,.0f}"
+                f"takes {format_bytes(int(least))}, as {least / BYTES_PER_PARAMETER:,.0f} do"
             )
-        chosen = min(affordable, key=lambda one: (validation(one), one.parameters))
-    rivals = (one for one in whole if one.temperature == 0 and validation(one) <= validation(chosen))
+        chosen = min(affordable, key=lambda one: (validation(one), one.num_bytes))
+    rivals = (one for one in whole if one.is_uniform and validation(one) <= validation(chosen))
     return Recommendation(chosen, best, cheapest(rivals))
 
 
@@ -193,7 +219,7 @@ def train_command(record: Record, out: str = "run") -> str:
     """The command that makes a run again: data, model, widths, and what else differs from defaults."""
     assert record.summary is not None
     config = config_of({name: value for name, value in record.config.items() if name != "model_budget"})
-    always = {"data", "model", "temperature", "base_dim", "budget", "plan"}
+    always = {"data", "model", "temperature", "base_dim", "budget", "method", "plan"}
     task = common_task([record.summary])
     if task.untrained_unknown_preset != task.preset:
         always.add("preset")  # not said, it would be what the data asks for

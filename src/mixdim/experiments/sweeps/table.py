@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from mixdim.experiments.sweeps.contest import winners
 from mixdim.experiments.sweeps.keys import comparable
 from mixdim.experiments.sweeps.methods import temperature_of
 from mixdim.experiments.sweeps.recommend import Measured, Spread, loss_of, spread
 from mixdim.experiments.sweeps.records import Record, replicates
+from mixdim.planning.budget import format_bytes, parse_bytes
 from mixdim.printing import align
 
 
@@ -40,6 +42,41 @@ def sweep_table(records: Sequence[Record]) -> str:
             f"{one.seconds:.0f}",
         ])  # fmt: skip
     return "\n".join(align(lines))
+
+
+def contest_table(records: Sequence[Record]) -> str:
+    """Methods at equal bytes: of each size and method its best width by validation, and its test loss.
+
+    The difference is taken seed by seed to uniform dimensions of the reference, which is the largest
+    uniform run; each ± is a standard deviation over the seeds. "tried" says how many widths were.
+    """
+    best = winners(records)
+    if not best:
+        return "no run is finished yet"
+    best.sort(key=lambda entry: -_asked_bytes(entry[0]))
+    uniform = [one for one, _ in best if one.is_uniform]
+    reference = list(uniform[0].records) if uniform else []
+    loss = f"test {best[0][0].records[0].loss_name}"
+    head = ["bytes at most", "method", "base_dim", "bytes", loss, "±", "minus reference", "±"]
+    lines = [[*head, "tried", "seeds", "s"]]
+    for one, tried in best:
+        rivals = [] if list(one.records) == reference else reference
+        lines.append([
+            format_bytes(_asked_bytes(one)),
+            one.method,
+            one.base_dims,
+            format_bytes(int(one.embedding_bytes)),
+            *_cells(one.loss("test"), ".4f"),
+            *_cells(_paired_difference(one.records, rivals), "+.4f"),
+            str(tried),
+            str(len(one.records)),
+            f"{one.seconds:.0f}",
+        ])  # fmt: skip
+    return "\n".join(align(lines))
+
+
+def _asked_bytes(one: Measured) -> int:
+    return parse_bytes(one.records[0].config["budget"])
 
 
 def _rivalry(record: Record) -> str:
