@@ -16,7 +16,8 @@ from commands import complaint
 from mixdim.cli import sweep as cli_sweep
 from mixdim.cli.main import run
 from mixdim.experiments.sweeps.records import read_records
-from sweep_runs import wait_for
+from mixdim.experiments.sweeps.table import sweep_table
+from sweep_runs import results, wait_for
 from training_data import ratings
 
 
@@ -118,7 +119,7 @@ def test_mistakes_are_one_line_with_exit_code_2(
 def test_what_is_noted_about_progress_is_shown_as_it_is(monkeypatch):
     shown = Console(file=io.StringIO(), force_terminal=True, width=120)
     monkeypatch.setattr(cli_sweep, "Console", lambda stderr: shown)
-    with cli_sweep._live_table([]) as (progress, _):
+    with cli_sweep._live_table([], sweep_table) as (progress, _):
         progress("runs", 1, 3, "no feature [/x] in [red]")
     assert "no feature [/x] in [red]" in shown.file.getvalue()
 
@@ -168,3 +169,72 @@ def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(f
     assert len(read_records([file])) == 1
     assert run(arguments) == 0
     assert len(read_records([file])) == 2
+
+
+def by_methods(folder, methods, sizes, *, records):
+    return [
+        *(
+            "sweep",
+            "--data",
+            str(ratings().path),
+            "--model",
+            "mf",
+            "--methods",
+            methods,
+            "--bytes",
+            sizes,
+        ),
+        *("--widths", "2,4", "--seeds", "2", "--config", str(folder / "run.toml")),
+        *("--records", str(folder / records)),
+    ]
+
+
+def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, folder):
+    assert run(by_methods(folder, "uniform,octaves,int8:cut", "1/8,1/64", records="methods.jsonl")) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith("uniform is not possible in 1/64 (")
+    lines = [line.split() for line in printed.out.splitlines()]
+    compared = ["uniform", "uniform", "octaves", "int8:cut", "octaves", "int8:cut"]
+    assert [line[2] for line in lines[1:-1]] == compared
+    records = read_records([folder / "methods.jsonl"])
+    for record in records:
+        assert record.summary["embedding_bytes"] <= int(record.config["budget"][:-1])
+        assert ("before_quantising" in record.summary) == (record.config["method"] == "int8:cut")
+    assert {record.config["seed"] for record in records} == {0, 1}
+    assert run(["recommend", "--records", str(folder / "methods.jsonl"), "--loss-within", "50%"]) == 0
+    printed = capsys.readouterr()
+    assert "have fewer than 2 seeds and were left out" in printed.err
+    assert " --method " in printed.out.splitlines()[-1]
+
+
+def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, tmp_path):
+    arguments = by_methods(folder, "uniform,cut", "1/8", records="killed.jsonl")
+    file, alone = folder / "killed.jsonl", folder / "left-alone.jsonl"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    # The first kill is among the widths that are tried, the second among the winners' other seeds.
+    for enough in (2, 5):
+        command = [sys.executable, "-m", "mixdim", *arguments]
+        with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+            wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") >= enough)  # noqa: B023
+            os.killpg(process.pid, signal.SIGKILL)
+    assert run(arguments) == 0
+    assert run(by_methods(folder, "uniform,cut", "1/8", records=alone.name)) == 0
+    assert len(file.read_bytes().splitlines()) == len(alone.read_bytes().splitlines()) == 7
+    assert results(read_records([file])) == results(read_records([alone]))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--methods", "cut"], "--methods takes --bytes, and neither --budgets nor --temperatures"),
+        (["--bytes", "1/8"], "give --budgets, or --methods and --bytes"),
+        ([], "give --budgets, or --methods and --bytes"),
+        (["--methods", "magic", "--bytes", "1/8"], "a method must be one of uniform, mixed, octaves"),
+        (["--methods", "cut", "--bytes", "huge"], "a size must be a number of bytes"),
+        (["--methods", "cut", "--bytes", "1/8", "--widths", "two"], "--widths must be numbers such as"),
+        (["--methods", "cut", "--bytes", "1/8", "--widths", "0"], "widths must be at least 1, got 0"),
+    ],
+)
+def test_mistakes_with_methods_are_one_line(capsys, tmp_path, more, message):
+    records = ["--records", str(tmp_path / "r.jsonl"), "--data", str(ratings().path)]
+    assert message in complaint(capsys, "sweep", *records, *more)

@@ -15,6 +15,10 @@ _BINARY_PREFIXES = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _FORM = re.compile(r"(?:2\^(?P<power>\d{1,2})|(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*))")
 
 
+class BudgetTooSmallError(ValueError):
+    """A budget that no plan of the kind asked for can keep."""
+
+
 def parse_budget(budget: Any, *, held_bytes: int = 0) -> int:
     """Return the number of parameters that `budget` allows.
 
@@ -40,9 +44,12 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("64MB"), parse_bytes("1.5kB")
     (64000000, 1500)
     """
-    amount, is_bytes = _amount(text)
+    try:
+        amount, is_bytes = _amount(text)
+    except ValueError:
+        amount, is_bytes = 0, False
     if not is_bytes or amount < 1:
-        raise ValueError(f"it must be a number of bytes such as '64MB' or '64MiB', got {text!r}")
+        raise ValueError(f"a size must be a number of bytes such as '64MB' or '64MiB', got {text!r}")
     return amount
 
 
@@ -51,7 +58,7 @@ def _parse_text(text: str, held_bytes: int) -> int:
     if not is_bytes:
         return amount
     if amount < held_bytes + BYTES_PER_PARAMETER and held_bytes:
-        raise ValueError(
+        raise BudgetTooSmallError(
             f"budget of {text} is too small: the ranks of ids alone take {format_bytes(held_bytes)}"
         )
     return (amount - held_bytes) // BYTES_PER_PARAMETER

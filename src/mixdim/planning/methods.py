@@ -7,6 +7,7 @@ with. All count everything that is stored.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +17,11 @@ import numpy as np
 
 from mixdim.arguments import whole_number
 from mixdim.planning.blocking import descending_order
-from mixdim.planning.budget import parse_budget
+from mixdim.planning.budget import BudgetTooSmallError, parse_budget
 from mixdim.planning.feature import Block, Feature
-from mixdim.planning.from_counts import CountedFeatures, plan
+from mixdim.planning.from_counts import CountedFeatures, FloorWarning, plan
 from mixdim.planning.plan import Plan, id_map_bytes, is_shuffled
-from mixdim.planning.sizing import BudgetTooSmallError, last_fit, too_small
+from mixdim.planning.sizing import last_fit, too_small
 from mixdim.storages import Hashed, Narrow, QuotientRemainder, Robe, Storage
 
 WIDTHS = (1, 2, 4, 8, 16)  # that are tried where nothing else is said
@@ -114,7 +115,9 @@ def _rounded(make: Callable[[int], Plan], num_bytes: int, bits: int) -> Plan:
 
 
 def _power_law(features: CountedFeatures, num_bytes: int, **options: Any) -> Plan:
-    return plan(features, budget=f"{num_bytes}B", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FloorWarning)  # who compares methods knows where they end
+        return plan(features, budget=f"{num_bytes}B", **options)
 
 
 def _cut(features: CountedFeatures, num_bytes: int, *, base_dim: int) -> Plan:

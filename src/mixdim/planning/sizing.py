@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mixdim.arguments import nonnegative_vector, unit_interval, whole_number
-from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
+from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes
 from mixdim.storages.narrow import narrow_cost
 
 Rounding = Literal["power_of_two", "integer"]
@@ -170,10 +170,6 @@ def smallest_temperature(
             return temperature
         cheapest = min(cheapest, cost)
     raise too_small(budget, int(cheapest), f"the cheapest plan with base_dim {base_dim}", held_bytes)
-
-
-class BudgetTooSmallError(ValueError):
-    """A budget that no plan of the kind asked for can keep."""
 
 
 def too_small(budget: int, smallest: int, what: str, held_bytes: int) -> BudgetTooSmallError:

@@ -14,6 +14,7 @@ def record(temperature, parameters, validation, *, test=0.5, seed=0, data="/d", 
     config = {**vars(told.effective(task)), "model_budget": parameters}
     summary = {
         **{"temperature": temperature, "base_dim": 4, "num_parameters": parameters, "seconds": 2.0},
+        "embedding_parameters": parameters - 10,
         "validation": {"best": {loss: validation}, "last": {loss: 0.0}},
         "test": {"best": {loss: test}, "last": {loss: 0.0}},
     }
@@ -81,7 +82,7 @@ def test_configurations_with_fewer_seeds_are_left_out_with_a_warning():
     [
         (RUNS, {}, "give either loss_within or budget"),
         (RUNS, {"budget": 5, "loss_within": 0.1}, "give either loss_within or budget"),
-        (RUNS, {"budget": 99}, "budget of 99 parameters is below all that was measured: .* has 100"),
+        (RUNS, {"budget": 99}, "budget of 99 parameters is below all that was measured: .* takes 400 B"),
         (RUNS, {"loss_within": -0.1}, "loss_within must be at least 0, got -0.1"),
         (RUNS, {"loss_within": float("nan")}, "loss_within must be at least 0, got nan"),
         ([], {"budget": 5}, "there are no finished runs"),

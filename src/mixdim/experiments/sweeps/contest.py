@@ -19,9 +19,8 @@ from mixdim.experiments.sweeps.keys import canonical, comparable
 from mixdim.experiments.sweeps.recommend import Measured
 from mixdim.experiments.sweeps.records import Record, replicates
 from mixdim.experiments.sweeps.sweep import SweepRun, run_sweep
-from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes, parse_bytes
+from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes, parse_bytes
 from mixdim.planning.methods import WIDTHS, method_named, stored_bytes
-from mixdim.planning.sizing import BudgetTooSmallError
 
 REFERENCE = "uniform"
 LEAST_SPENT = 0.5  # of its bytes: a width that leaves more to others is no use of them
