@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore::mixdim.FloorWarning"),
 ]
-WIDTHS = dict.fromkeys(("temperature", "base_dim", "budget", "bands", "rounding"))
+WIDTHS = dict.fromkeys(("temperature", "base_dim", "budget", "bands", "rounding", "min_dim"))
 
 
 def hashed_plan(dataset, path):
@@ -43,6 +43,26 @@ def test_it_is_trained_resumed_and_measured(model, optimizer, tmp_path):
     found = evaluate_run(tmp_path / "parts", DATA[model]().path)
     loss = "log_loss" if model == "dlrm" else "mse"
     assert found[loss] == pytest.approx(whole.summary["test"]["best"][loss], rel=1e-6)
+
+
+@pytest.mark.parametrize(("model", "num_bytes"), [("dlrm", 3000), ("mf", 500)])
+@pytest.mark.parametrize(
+    "widths",
+    [
+        {"temperature": 0.5, "base_dim": 4, "bands": "octaves", "min_dim": 0},
+        {"method": "cut", "base_dim": 4},
+    ],
+)
+def test_rows_that_share_one_are_trained_resumed_and_measured(model, num_bytes, widths, tmp_path):
+    options = {**WIDTHS, **widths, "budget": f"{num_bytes}B"}
+    whole = train_run(told(model, **options), tmp_path / "whole")
+    assert 0 in {width for of_feature in whole.summary["widths"].values() for width in of_feature}
+    assert whole.summary["embedding_bytes"] <= num_bytes
+    train_run(told(model, **options, epochs=2), tmp_path / "parts")
+    parts = train_run(told(model, **options), tmp_path / "parts", resume=True)
+    assert raw_bytes(parts.model) == raw_bytes(whole.model)
+    again = train_run(told(model, **options), tmp_path / "again")
+    assert raw_bytes(again.model) == raw_bytes(whole.model)
 
 
 def test_a_run_keeps_the_large_orders_of_its_plan(tmp_path):
