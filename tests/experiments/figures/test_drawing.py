@@ -15,6 +15,14 @@ def test_the_widths_are_drawn_from_popular_to_rare_with_a_line_for_each_plan():
     assert axes.get_yscale() == "log"
 
 
+def test_width_0_is_drawn_below_1():
+    plan = mixdim.plan([2, 90], temperature=1, base_dim=4, min_dim=0)
+    axes = widths_figure({"x": plan}).axes[0]
+    assert list(axes.lines[0].get_ydata()) == [4, 0]
+    assert axes.get_yscale() == "symlog"
+    assert axes.get_ylim()[0] < 0
+
+
 def test_bands_are_numbered():
     plan = mixdim.plan([4], counts=[[9, 9, 3, 3]], bands=2, temperature=0.2, base_dim=8)
     labels = widths_figure({"x": plan}).axes[0].get_xticklabels()

@@ -45,7 +45,11 @@ def widths_figure(plans: Mapping[str, Plan], *, title: str | None = None) -> Fig
             color=colors(0.9 * number / max(len(plans) - 1, 1)),
             label=f"{label}: base_dim {plan.base_dim:,}, {plan.num_parameters / 1e6:,.3g}M parameters",
         )
-    axes.set_yscale("log", base=2)
+    if any(block.dim == 0 for plan in plans.values() for block in plan.blocks):
+        axes.set_yscale("symlog", base=2, linthresh=1)  # a logarithm that goes on to 0 below 1
+        axes.set_ylim(bottom=-0.2)
+    else:
+        axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda width, _: f"{width:g}"))
     axes.set_ylabel("width (log scale)")
     axes.set_xlabel("block, from the most to the least popular row")
