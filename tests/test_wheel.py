@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mixdim.experiments.report.page import SCRIPTS
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -35,9 +37,8 @@ def test_the_wheel_is_for_this_platform_and_has_the_kernels_once(wheel):
     assert [name for name in names if name.endswith(".so")] == ["_mixdim_avx2.so", "_mixdim_generic.so"]
     assert "none-any" not in wheel.name
     assert "mixdim/kernels/native.cpp" in names
-    assert {f"mixdim/experiments/report/{page}" for page in ("page.css", "page.js", "page.html")} <= {
-        *names
-    }
+    parts = ("page.css", "page.html", *SCRIPTS)
+    assert {f"mixdim/experiments/report/{part}" for part in parts} <= {*names}
     assert not list(ROOT.glob("src/**/*.so"))
 
 

@@ -1,6 +1,6 @@
 """One page about all runs and figures, in one file. Lays out what it is told; measures nothing.
 
-page.html is the frame, page.css its looks, page.js draws the chart and sorts the table.
+page.html is the frame, page.css its looks; the scripts draw the chart and sort the table.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from mixdim.experiments.report.runs import (
 from mixdim.experiments.sweeps.records import Record
 from mixdim.files import write_atomically
 
+SCRIPTS = ("page.js", "looks.js", "axes.js", "chart.js", "filters.js", "table.js")  # in this order
 
 def write_report(
     records: Iterable[Record],
@@ -52,7 +53,7 @@ def report_page(
     records = in_order(records)
     if not records and not findings:
         raise ValueError("a report needs records or findings, got neither")
-    style, script = _part("page.css"), _part("page.js")
+    style, script = _part("page.css"), "\n".join(map(_part, SCRIPTS))
     points = chart_points(records)
     return Template(_part("page.html")).substitute(
         title=escape(title),
