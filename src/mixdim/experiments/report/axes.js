@@ -29,7 +29,7 @@ function sizeTicks(low, high, most) {
   return ticks;
 }
 
-function shortSize(size) {
+function shortSize(size, ofBytes) {
   const [unit, name] = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]].find(([unit]) => size >= unit) ?? [1, ""];
-  return `${+(size / unit).toPrecision(3)}${name}`;
+  return `${+(size / unit).toPrecision(3)}${ofBytes ? ` ${name}B` : name}`;
 }

@@ -1,8 +1,10 @@
 // The chart, and what it says of a point that one points at.
 
+const SIZES = { bytes: "bytes of embeddings", parameters: "parameters of the whole model" };
+
 function draw() {
   const shown = chosenPoints();
-  const metric = filters.elements.metric.value;
+  const metric = filters.elements.metric.value, size = filters.elements.size.value;
   if (!shown.length) {
     chart.replaceChildren(element("p", {}, "No run fits these filters."));
     return;
@@ -15,25 +17,27 @@ function draw() {
     [mean - (deviation ?? 0), mean + (deviation ?? 0)]);
   const [low, high] = padded(Math.min(...ends, ...bounds), Math.max(...ends, ...bounds));
   const yTicks = linearTicks(low, high, 6);
-  const left = 26 + 8 * Math.max(...yTicks.map((tick) => tick.text.length)), right = 14, top = 12, bottom = 48;
-  const sizes = shown.map((point) => point.parameters);
+  const left = 26 + 8 * Math.max(...yTicks.map((tick) => tick.text.length)), right = 22, top = 12, bottom = 48;
+  shown.sort((a, b) => a[size] - b[size]);
+  const sizes = shown.map((point) => point[size]);
   const from = Math.log(Math.min(...sizes) / 1.25), to = Math.log(Math.max(...sizes) * 1.25);
-  const x = (size) => left + (width - left - right) * (Math.log(size) - from) / (to - from);
+  const x = (place) => left + (width - left - right) * (Math.log(place) - from) / (to - from);
   const y = (value) => top + (height - top - bottom) * (high - value) / (high - low);
 
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group",
-    "aria-label": `${labels[metric]} against parameters of the whole model, ${shown.length} points` });
+    "aria-label": `${labels[metric]} against ${SIZES[size]}, ${shown.length} points` });
   for (const { value, text } of yTicks) {
     svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
       drawn("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, text));
   }
-  for (const size of sizeTicks(Math.exp(from), Math.exp(to), width / 70)) {
-    svg.append(drawn("line", { class: "grid", x1: x(size), x2: x(size), y1: top, y2: height - bottom }),
-      drawn("text", { x: x(size), y: height - bottom + 18, "text-anchor": "middle" }, shortSize(size)));
+  for (const tick of sizeTicks(Math.exp(from), Math.exp(to), width / 70)) {
+    svg.append(drawn("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }),
+      drawn("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" },
+        shortSize(tick, size === "bytes")));
   }
   svg.append(
     drawn("text", { x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle" },
-      "parameters of the whole model (log scale)"),
+      `${SIZES[size]} (log scale)`),
     drawn("text", { transform: `translate(14 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" },
       labels[metric]));
   for (const bound of bounds) {
@@ -41,16 +45,16 @@ function draw() {
       drawn("text", { x: left + 6, y: y(bound) - 5 }, `best possible ${bound.toPrecision(4)}`));
   }
   for (const series of distinct(shown.map((point) => point.series))) {
-    const line = shown.filter((point) => point.series === series).sort((a, b) => a.parameters - b.parameters);
-    svg.append(drawn("polyline", { class: `series ${colorOf(line[0].method)}`,
+    const line = shown.filter((point) => point.series === series);
+    svg.append(drawn("polyline", { class: `series ${colorOf(line[0].method)}`, "data-series": series,
       "stroke-dasharray": dashesOf(line[0].model),
-      points: line.map((point) => `${x(point.parameters)},${y(point.metrics[metric][0])}`).join(" ") }));
+      points: line.map((point) => `${x(point[size])},${y(point.metrics[metric][0])}`).join(" ") }));
   }
-  const marks = [...shown].sort((a, b) => a.parameters - b.parameters).map((point) => {
+  const marks = shown.map((point) => {
     const [mean, deviation] = point.metrics[metric];
-    const mark = drawn("g", { class: `point ${colorOf(point.method)}`, tabindex: -1, role: "img",
+    const mark = drawn("g", { class: `point ${colorOf(point.method)}`, tabindex: -1, role: "img", "data-series": point.series,
       "aria-label": point.about.map((line) => line.join(" ")).join(", ") });
-    const at = x(point.parameters);
+    const at = x(point[size]);
     if (deviation) {
       const [above, below] = [y(mean + deviation), y(mean - deviation)];
       mark.append(drawn("path", { class: "series",
@@ -80,13 +84,16 @@ function explain(svg, marks) {
   chart.append(about);
   marks[0].setAttribute("tabindex", 0);  // one stop for Tab; the arrow keys do the rest
 
+  const lines = svg.querySelectorAll("[data-series]");
   const hide = () => {
     about.hidden = true;
     marks.forEach((mark) => mark.classList.remove("chosen"));
+    lines.forEach((line) => line.classList.remove("faded"));
   };
   const show = (mark) => {
     hide();
     mark.classList.add("chosen");
+    lines.forEach((line) => line.classList.toggle("faded", line.dataset.series !== mark.dataset.series));
     about.replaceChildren(element("dl", {}, ...mark.about.flatMap(
       ([name, text]) => [element("dt", {}, name), element("dd", {}, text)])));
     about.hidden = false;

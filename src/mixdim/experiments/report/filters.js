@@ -12,7 +12,10 @@ function startChart() {
   }
   offer("data", distinct(points.map((point) => point.data)));
   filters.elements.data.addEventListener("change", offerForData);
-  filters.addEventListener("change", draw);
+  filters.addEventListener("change", (event) => {
+    event.target.chosen = true;
+    draw();
+  });
   filters.addEventListener("submit", (event) => event.preventDefault());
   offerForData();
   draw();
@@ -32,6 +35,9 @@ function offerForData() {
   const times = (option) => own.filter((point) => point.options === option).length;
   options.sort((a, b) => times(b) - times(a));  // the most usual first, so that it is chosen
   offer("options", options.length > 1 ? [...options, ALL] : options);
+  const inBytes = own.every((point) => point.bytes !== null);
+  const sizes = own.some((point) => point.by_bytes) ? ["bytes", "parameters"] : ["parameters", "bytes"];
+  offer("size", inBytes ? sizes : ["parameters"], (size) => SIZES[size]);
   offer("metric", distinct(own.flatMap((point) => Object.keys(point.metrics))), (metric) => labels[metric]);
   for (const box of filters.querySelectorAll("[name=method]")) {
     box.parentNode.hidden = own.every((point) => point.method !== box.value);
@@ -49,10 +55,10 @@ function boundIsNear(shown) {
 
 function offer(name, values, nameOfValue = (value) => value || "none") {
   const select = filters.elements[name];
-  const before = select.value;
+  const before = select.chosen ? select.value : null;
   select.replaceChildren(...values.map((value) => element("option", { value }, nameOfValue(value))));
   if (values.includes(before)) select.value = before;
-  if (name === "options") select.parentNode.hidden = values.length < 2;
+  if (name === "options" || name === "size") select.parentNode.hidden = values.length < 2;
 }
 
 function chosenPoints() {

@@ -26,10 +26,12 @@ from mixdim.experiments.report.runs import (
     short_number,
     table_rows,
 )
+from mixdim.experiments.sweeps.methods import method_of
 from mixdim.experiments.sweeps.records import Record
 from mixdim.files import write_atomically
 
 SCRIPTS = ("page.js", "looks.js", "axes.js", "chart.js", "filters.js", "table.js")  # in this order
+
 
 def write_report(
     records: Iterable[Record],
@@ -83,11 +85,13 @@ def _what_was_run(records: Sequence[Record]) -> str:
             _listed(summary["data_fingerprint"][:8] for summary in done),
             _listed(record.config.get("model") for record in own),
             _listed(_number(record.config.get("temperature")) for record in own),
+            _listed(method_of(record) for record in own if record.config.get("method")),
             _listed(record.config.get("seed") for record in own),
             str(len(done)),
             str(len(own) - len(done)),
         ])  # fmt: skip
-    head = ("data", "fingerprint", "models", "temperatures", "seeds", "finished", "failed")
+    head = ["data", "fingerprint", "models", "temperatures", "methods", "seeds", "finished", "failed"]
+    head, *lines = _without_empty_columns([head, *lines])
     dates = sorted(record.finished_at for record in records)
     machines = (
         f"{machine['processor']}, cores: {machine['cores']}, threads: {machine['threads']}, "
@@ -107,6 +111,16 @@ def _what_was_run(records: Sequence[Record]) -> str:
     )
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
     return f'<dl class="facts">{listed}</dl>\n{_scrolling(table, "Data sets")}'
+
+
+def _without_empty_columns(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Lines without the columns that nothing stands in, below the first line.
+
+    >>> _without_empty_columns([["temperatures", "methods"], ["0, 0.3", ""]])
+    [['temperatures'], ['0, 0.3']]
+    """
+    used = [column for column in range(len(lines[0])) if any(line[column] for line in lines[1:])]
+    return [[line[column] for column in used] for line in lines]
 
 
 def _finding(finding: Finding) -> str:
@@ -168,7 +182,7 @@ def _failures(failed: Sequence[Record]) -> str:
     if not failed:
         return "<p>No run failed.</p>"
     names = data_names(failed)
-    options = ("model", "temperature", "base_dim", "model_budget", "plan", "seed")
+    options = ("model", "temperature", "method", "base_dim", "budget", "model_budget", "plan", "seed")
     items = []
     for record in failed:
         said = {**record.config, "plan": rule_of(record)}

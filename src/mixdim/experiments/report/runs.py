@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from mixdim.experiments.sweeps.methods import made_by, method_of, temperature_of
+from mixdim.experiments.sweeps.methods import made_by, method_of, place_among_methods, temperature_of
 from mixdim.experiments.sweeps.objective import best_possible, objective_of
+from mixdim.experiments.sweeps.recommend import embedding_bytes_of
 from mixdim.experiments.sweeps.records import Record
 from mixdim.printing import printable
 
@@ -23,7 +24,7 @@ Row = dict[str, Any]  # by column; numbers, text, or None where there is nothing
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    """Sort by data, model, temperature, size and seed, so that a report does not depend on the file.
+    """Sort by data, model, temperature or method, size and seed: a report does not depend on the file.
 
     Data that was moved between runs goes by the name that it had last.
     """
@@ -31,12 +32,12 @@ def in_order(records: Iterable[Record]) -> list[Record]:
     def place(record: Record) -> tuple[Any, ...]:
         config = record.config
         size = record.summary["num_parameters"] if record.summary else config.get("model_budget") or 0
-        temperature = temperature_of(record)
+        temperature, method = temperature_of(record), config.get("method") or ""
         return (
             *(_folder(record), record.summary is None),  # a failed run knows no fingerprint
             *(record.summary["data_fingerprint"] if record.summary else "", config.get("model") or ""),
-            *(math.inf if temperature is None else temperature, size, config.get("seed") or 0),
-            record.key,
+            *(math.inf if temperature is None else temperature, place_among_methods(method), size),
+            *(config.get("seed") or 0, record.key),
         )
 
     return sorted(_with_last_folder(records), key=place)
@@ -86,6 +87,7 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
     """One row a finished run. All rows have the same columns, in one order; the CSV has these too."""
     finished = [record for record in in_order(records) if record.summary]
     names, differing = data_names(finished), differing_options(finished)
+    in_bytes = says_bytes(finished)
     rows = []
     for record in finished:
         summary = record.summary
@@ -95,11 +97,13 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
             "data": names[record.key],
             "model": summary["model"],
             "temperature": temperature_of(record),
+            "method": method_of(record) if record.config.get("method") else None,
             "base_dim": summary["base_dim"],
             "options": differing[record.key],
             "plan": rule_of(record),
             "seed": summary["seed"],
             "parameters": summary["num_parameters"],
+            "embedding_bytes": embedding_bytes_of(summary) if in_bytes else None,
             **metrics_of(summary),
             f"train_{objective}": (record.train or {}).get(objective),
             f"best_possible_{objective}": best_possible(summary),
@@ -114,28 +118,42 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
     return [{column: row.get(column) for column in columns if _any(rows, column)} for row in rows]
 
 
+def says_bytes(records: Iterable[Record]) -> bool:
+    """Whether bytes of embeddings tell more than parameters: records from before runs said so have none.
+
+    They are then known of all records: those without are float32.
+    """
+    return any("embedding_bytes" in record.summary for record in records if record.summary)
+
+
 def differing_options(records: Sequence[Record]) -> dict[str, str]:
-    """What sets each record's key apart from others of its data, beyond model, temperature and size.
+    """What sets each record's key apart from others of its data, beyond model, method and size.
 
     An option that some have not, such as the hidden widths of one model, sets nothing apart by itself.
     """
     groups = defaultdict(list)
     for record in records:
         groups[_folder(record)].append(record)
-    ignored = PLACE | NO_MATTER | {"model", "temperature"}
     found = {}
     for group in groups.values():
         values = defaultdict(set)
         for record in group:
-            for option in record.config.keys() - ignored:
+            for option in record.config.keys() - _said_elsewhere(record):
                 values[option].add(json.dumps(record.config[option]))
         several = sorted(option for option, seen in values.items() if len(seen - {"null"}) > 1)
         for record in group:
-            said = {option: record.config.get(option) for option in several}
+            own = [option for option in several if option not in _said_elsewhere(record)]
+            said = {option: record.config.get(option) for option in own}
             found[record.key] = ", ".join(
                 f"{o} {_in_words(v)}" for o, v in said.items() if v is not None
             )
     return found
+
+
+def _said_elsewhere(record: Record) -> set[str]:
+    """Options that the name of a run or its place in the chart tells."""
+    by_name = {"method", "quantise"} if record.config.get("method") else set()  # "int8:mixed" says both
+    return PLACE | NO_MATTER | {"model", "temperature"} | by_name
 
 
 def label(column: str) -> str:
@@ -169,8 +187,10 @@ def _folder(record: Record) -> str:
 
 
 def rule_of(record: Record) -> str | None:
-    """What chose the widths of a run, if it was not the power law."""
-    return None if made_by(record)["rule"] == "power_law" else method_of(record)
+    """What chose the widths of a run, if it was neither the power law nor a method."""
+    if record.config.get("method") or made_by(record)["rule"] == "power_law":
+        return None
+    return method_of(record)
 
 
 def _in_words(value: Any) -> str:

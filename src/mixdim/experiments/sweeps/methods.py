@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from mixdim.experiments.sweeps.records import Record
+from mixdim.planning.methods import METHODS, rounding_of
 from mixdim.printing import printable
 
 UNIFORM = "uniform"
@@ -38,6 +39,25 @@ def temperature_of(record: Record) -> float | None:
         return None
     rule = made_by(record)
     return rule["temperature"] if rule["rule"] == "power_law" else None
+
+
+def plain_name(method: str) -> str:
+    """A method without its rounding.
+
+    >>> plain_name("int8:mixed"), plain_name("mixed")
+    ('mixed', 'mixed')
+    """
+    return method.removeprefix(f"{rounding_of(method)}:")
+
+
+def place_among_methods(method: str) -> tuple[str, int, str]:
+    """Sorts methods as they are always listed, those that round their rows after all others.
+
+    >>> sorted(["int8:mixed", "robe", "my own", "mixed"], key=place_among_methods)
+    ['mixed', 'robe', 'my own', 'int8:mixed']
+    """
+    plain, known = plain_name(method), list(METHODS)
+    return rounding_of(method) or "", known.index(plain) if plain in known else len(known), plain
 
 
 def method_of(record: Record) -> str:
