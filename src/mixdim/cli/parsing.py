@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from mixdim.planning.from_counts import OCTAVES
+
+Number = TypeVar("Number", int, float)
 
 
 def parse_bands(text: str | None) -> int | str | None:
@@ -29,3 +34,16 @@ def parse_list(text: str, name: str) -> list[str]:
     if not entries:
         raise ValueError(f"--{name} must name at least one, got {text!r}")
     return entries
+
+
+def parse_numbers(text: str, name: str, kind: Callable[[str], Number], *, example: str) -> list[Number]:
+    """Numbers between commas.
+
+    >>> parse_numbers("2, 4", "widths", int, example="2,4,8")
+    [2, 4]
+    """
+    entries = parse_list(text, name)
+    try:
+        return [kind(entry) for entry in entries]
+    except ValueError:
+        raise ValueError(f"--{name} must be numbers such as {example}, got {text!r}") from None

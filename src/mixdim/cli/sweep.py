@@ -20,7 +20,7 @@ from rich.text import Text
 
 from mixdim.arguments import unit_interval, whole_number
 from mixdim.cli.outcome import stopped_by
-from mixdim.cli.parsing import parse_bands, parse_list
+from mixdim.cli.parsing import parse_bands, parse_list, parse_numbers
 from mixdim.cli.progress import Show
 from mixdim.planning.budget import format_bytes, parse_budget
 from mixdim.planning.methods import METHODS, WIDTHS
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mixdim.experiments.sweeps.records import Record
     from mixdim.experiments.sweeps.sweep import SweepRun
 
-# polars is an extra: each command imports what it needs when it runs.
+# polars and matplotlib are extras: each command imports what it needs when it runs.
 
 SWEEP_EXAMPLES = """Examples:
 
@@ -85,6 +85,9 @@ def sweep(
         Path | None, typer.Option(help="A TOML file of more options, as `mixdim train` takes.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time; they divide the threads.")] = 1,
+    plot: Annotated[
+        Path | None, typer.Option(help="With --methods: draw loss against bytes; .png, .svg or .pdf.")
+    ] = None,
 ) -> None:
     """Train at several temperatures, or by several methods, within the same budgets, with several seeds.
 
@@ -105,12 +108,20 @@ def sweep(
         if getattr(more, option) is not None:
             raise ValueError(f"{config}: a sweep sets {option} itself")
     told = config_of({"model": model, "bands": parse_bands(bands)}).over(more)
+    if plot is not None:
+        from mixdim.experiments.figures.drawing import check_picture, save_figure
+
+        if methods is None:
+            raise ValueError("--plot needs --methods; temperatures are drawn by `mixdim report`")
+        check_picture(plot)  # not only after hours
     folders, seeds = parse_list(data or told.data or "", "data"), whole_number(seeds, "seeds")
     if methods is None:
         if sizes is not None or budgets is None:
             raise ValueError("give --budgets, or --methods and --bytes")
-        texts = parse_list("0,0.2,0.4" if temperatures is None else temperatures, "temperatures")
-        chosen = [unit_interval(_number(text), "temperature") for text in texts]
+        usual = "0,0.2,0.4"
+        texts = usual if temperatures is None else temperatures
+        numbers = parse_numbers(texts, "temperatures", float, example=usual)
+        chosen = [unit_interval(number, "temperature") for number in numbers]
         limits = [parse_budget(text) for text in parse_list(budgets, "budgets")]
         make, table = partial(run_sweep, _runs(told, folders, chosen, limits, seeds)), sweep_table
     else:
@@ -126,6 +137,10 @@ def sweep(
         typer.echo(table(so_far))
         raise stopped_by(stopped.signal_name, f"{stopped}; the same command goes on") from None
     typer.echo(table(found))
+    if plot is not None and any(record.finished for record in found):
+        from mixdim.experiments.figures.methods import methods_figure
+
+        save_figure(methods_figure(found), plot)
     failed = [record for record in found if not record.finished]
     for record in failed:
         typer.echo(f"failed: {_name(record)}: {record.error}", err=True)
@@ -196,10 +211,7 @@ def _contest(
     from mixdim.data import Dataset
     from mixdim.experiments.sweeps.contest import contest
 
-    try:
-        numbers = [int(text) for text in parse_list(widths, "widths")]
-    except ValueError:
-        raise ValueError(f"--widths must be numbers such as 2,4,8, got {widths!r}") from None
+    numbers = parse_numbers(widths, "widths", int, example="2,4,8")
     asked = contest(
         told,
         Dataset(folder),
@@ -274,13 +286,6 @@ def _rival(chosen: Measured, uniform: Measured | None) -> str:
         return "no uniform configuration that was measured reaches this validation loss"
     times = uniform.num_bytes / chosen.num_bytes
     return f"uniform dimensions need {times:.3g} times the bytes for this validation loss"
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"--temperatures must be numbers such as 0,0.2,0.4, got {text!r}") from None
 
 
 def _percent(text: str) -> float:

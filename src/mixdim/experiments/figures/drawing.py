@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from mixdim.files import write_atomically
+from mixdim.files import follow_links, write_atomically
 from mixdim.planning.plan import Plan
 from mixdim.printing import printable
 
@@ -71,11 +71,18 @@ def as_it_is(text: str) -> str:
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure in the format that the file's name ends in."""
     path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"a picture's name must end in {', '.join(FORMATS)}, got {path}")
+    check_picture(path)
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=150)
     write_atomically(path, drawn.getvalue())
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a name that no picture can have, before hours are spent on what it would show."""
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"a picture's name must end in {', '.join(FORMATS)}, got {path}")
+    if not (folder := follow_links(path).parent).is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no directory {folder}")
 
 
 def short_name(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mixdim.experiments.figures.drawing import as_it_is, short_name
@@ -23,7 +24,7 @@ COLORS = (
     *("#0072b2", "#b35900", "#00785a", "#a3338c", "#806600", "#c02a2a"),
     *("#5b4bb7", "#4d4d4d", "#00838f", "#e0457b", "#5a3310"),
 )
-MARKERS = "osD^vP<>*XhdpH"
+MARKERS = "osD^vP<>*Xdh"
 MOST_TICKS = 9
 DASHES = {None: "-", "int8": "--", "int4": ":"}
 
@@ -41,27 +42,29 @@ def methods_figure(records: Iterable[Record], *, title: str | None = None) -> Fi
     axes = figure.add_subplot()
     methods = sorted({one.method for one in best}, key=place_among_methods)
     plain_names = list(dict.fromkeys(map(plain_name, methods)))
+    lines = []
     for method in methods:
         own = [one for one in best if one.method == method]
-        _draw(axes, method, own, plain_names.index(plain_name(method)))
+        lines.append(_draw(axes, method, own, plain_names.index(plain_name(method))))
     uniform = [one for one in best if one.is_uniform]
     reference = max(uniform, key=lambda one: one.embedding_bytes, default=None)
-    _draw_levels(axes, best, reference)
+    lines += _draw_levels(axes, best, reference)
     _label_bytes(axes, best, reference)
     task = common_task([_summary(one) for one in best])
-    axes.set(title=title or "Methods at equal bytes", ylabel=f"test {task.objective_words}")
+    axes.set(title=as_it_is(title or "Methods at equal bytes"), ylabel=f"test {task.objective_words}")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right upper", fontsize=9, frameon=False, handlelength=3)
+    labels = [str(line.get_label()) for line in lines]  # stated, or a name such as _own has no entry
+    figure.legend(lines, labels, loc="outside right upper", fontsize=9, frameon=False, handlelength=3)
     return figure
 
 
-def _draw(axes: Axes, method: str, measured: Sequence[Measured], number: int) -> None:
+def _draw(axes: Axes, method: str, measured: Sequence[Measured], number: int) -> Line2D:
     """A line; "int8:mixed" has the colour and the marker of "mixed", but empty ones, and dashes."""
     measured = sorted(measured, key=lambda one: one.embedding_bytes)
     places, losses = [one.embedding_bytes for one in measured], [_test(one) for one in measured]
     rounding, color = rounding_of(method), COLORS[number % len(COLORS)]
-    axes.plot(
+    (line,) = axes.plot(
         places,
         [loss.mean for loss in losses],
         color=color,
@@ -74,17 +77,23 @@ def _draw(axes: Axes, method: str, measured: Sequence[Measured], number: int) ->
     for place, loss in zip(places, losses, strict=True):
         if loss.std is not None:
             axes.errorbar(place, loss.mean, loss.std, color=color, elinewidth=1, capsize=3)
+    return line
 
 
-def _draw_levels(axes: Axes, measured: Sequence[Measured], reference: Measured | None) -> None:
+def _draw_levels(axes: Axes, measured: Sequence[Measured], reference: Measured | None) -> list[Line2D]:
     """What to compare with: the reference and, near to it, the least loss that anybody can expect."""
+    levels = {}
     if reference is not None:
         label = f"uniform of width {reference.base_dims}: {_test(reference).mean:.4f}"
-        axes.axhline(_test(reference).mean, color="0.35", linestyle="--", linewidth=1, label=label)
+        levels[label] = (_test(reference).mean, "--")
     means = [_test(one).mean for one in measured]
     for bound in sorted({b for one in measured if (b := best_possible(_summary(one))) is not None}):
         if bound >= 2 * min(means) - max(means):  # far below, it would squeeze all lines into a stripe
-            axes.axhline(bound, color="0.35", linestyle=":", label=f"best possible: {bound:.4f}")
+            levels[f"best possible: {bound:.4f}"] = (bound, ":")
+    return [
+        axes.axhline(loss, color="0.35", linestyle=style, linewidth=1, label=label)
+        for label, (loss, style) in levels.items()
+    ]
 
 
 def _label_bytes(axes: Axes, measured: Sequence[Measured], reference: Measured | None) -> None:
