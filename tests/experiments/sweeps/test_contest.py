@@ -89,6 +89,16 @@ def test_the_best_width_by_validation_is_repeated_with_the_other_seeds():
     assert {len(one.records) for one, _ in winners(found)} == {3}
 
 
+def test_a_size_that_is_the_reference_is_run_once():
+    asked = contest(TOLD, ratings(), ["uniform"], ["1/1"])
+
+    def sweep(runs, records):
+        return [recorded(0.5, run.config) for run in runs]
+
+    found = run_contest(asked, FOLDERS, "somewhere", seeds=3, sweep=sweep)
+    assert [record.config["seed"] for record in found] == [0, 1, 2]
+
+
 def test_the_table_says_what_was_tried_and_how_far_from_the_reference():
     records = [
         *measured("uniform", "6400B", 16, [0.50, 0.52], parameters=1600),

@@ -115,7 +115,7 @@ def run_contest(
             for config in configs
         ]
 
-    first = with_seeds([asked.reference, *asked.candidates], [0])
+    first = with_seeds(dict.fromkeys([asked.reference, *asked.candidates]), [0])  # "1/1" asks twice
     found = sweep(first, records, **options)
     best = {winner.records[0].key for winner, _ in winners(found)}
     repeated = [run.config for run, record in zip(first, found, strict=True) if record.key in best]
