@@ -1,5 +1,6 @@
 """Generated data against a slow generator in plain Python."""
 
+import hashlib
 import math
 import os
 import subprocess
@@ -87,6 +88,20 @@ def test_the_files_are_a_function_of_the_arguments(generate, tmp_path):
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
 
 
+@pytest.mark.parametrize(
+    ("generate", "ids", "targets"),
+    [
+        (generate_criteo_like, "5eadda7477d21107", "3cb43e2f3bd7e07c"),
+        (generate_movielens_like, "1123b51187225b07", "3213d4f5baff7f02"),
+    ],
+)
+def test_the_files_are_those_of_earlier_versions(generate, ids, targets, tmp_path):
+    generate(tmp_path / "out", rows=20_000, scale=0.001, seed=3)
+    for name, digest in (("ids.npy", ids), ("target.npy", targets)):
+        content = (tmp_path / "out" / name).read_bytes()
+        assert hashlib.blake2b(content, digest_size=8).hexdigest() == digest
+
+
 @both
 @pytest.mark.parametrize(
     "other", [{"seed": 6}, {"skew": 1.3}, {"decay": 1.0}, {"scale": 0.002}], ids=str
@@ -127,12 +142,13 @@ def run_apart(tmp_path, script, **environment):
     return done.stdout.strip()
 
 
-def test_the_files_do_not_depend_on_the_number_of_threads(tmp_path):
+@pytest.mark.parametrize("generate", [generate_criteo_like])
+def test_the_files_do_not_depend_on_the_number_of_threads(generate, tmp_path):
     limits = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"]
     assert os.environ["OPENBLAS_NUM_THREADS"] != "2"  # polars has here as many as there are cores
-    script = "from mixdim.data.generate import *; generate_criteo_like('there', rows=20_000)"
+    script = f"from mixdim.data.generate import *; {generate.__name__}('there', rows=20_000)"
     run_apart(tmp_path, script, **{**dict.fromkeys(limits, "2"), "POLARS_MAX_THREADS": "1"})
-    generate_criteo_like(tmp_path / "here", rows=20_000)
+    generate(tmp_path / "here", rows=20_000)
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
 
 
