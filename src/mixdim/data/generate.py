@@ -17,10 +17,11 @@ import numpy as np
 import polars as pl
 
 from mixdim.arguments import whole_number
-from mixdim.data import planted
+from mixdim.data import planted, realistic, realistic_values
 from mixdim.data.drawing import Drawing
 from mixdim.data.folder import FeatureMeta, Meta
 from mixdim.data.folder_writer import FolderWriter
+from mixdim.data.realistic_values import Features, checked_unseen
 
 CHUNK = 1 << 14  # rows drawn at a time; another number would be another data set
 
@@ -70,6 +71,42 @@ def generate_criteo_like(
         draw=lambda: Drawing(seed, laws, num_dense=len(planted.CRITEO_DENSE)),
         plant=partial(planted.criteo_like_truth, seed=seed, scale=scale, skew=skew, decay=decay),
         options={"rows": rows, "seed": seed, "scale": scale, "skew": skew, "decay": decay},
+    )
+    return _generate(out, plan, overwrite=overwrite, progress=progress)
+
+
+def generate_realistic_clicks(
+    out: str | Path,
+    *,
+    rows: int,
+    seed: int = 0,
+    scale: float = 0.01,
+    skew: float = realistic_values.SKEW,
+    unseen: float = realistic_values.UNSEEN,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Meta:
+    """Write clicks on which methods of compression rank as on real data to the folder `out`.
+
+    As `generate_criteo_like`, with another truth: see docs/synthetic.md. `unseen` is the share of the
+    test lookups of C3, the largest feature, whose value the training split does not contain: it decides
+    how long the tails of rare values are that the largest features have.
+    """
+    seed, scale, skew, _ = planted.checked_arguments(seed, scale, skew)
+    rows = whole_number(rows, "rows", at_least=14)
+    unseen = checked_unseen(unseen)
+    splits = _splits(rows, rows * 6 // 7)
+    train = splits["train"][1]
+    features = Features(train, seed, scale=scale, skew=skew, unseen=unseen)
+    plan = _Plan(
+        generator=f"criteo-like-realistic-{realistic.VERSION}",
+        task="binary",
+        cardinalities=features.cardinalities,
+        dense=planted.CRITEO_DENSE,
+        splits=splits,
+        draw=features.drawing,
+        plant=partial(realistic.plant, features),
+        options={"rows": rows, "seed": seed, "scale": scale, "skew": skew, "unseen": unseen},
     )
     return _generate(out, plan, overwrite=overwrite, progress=progress)
 
