@@ -90,6 +90,14 @@ def test_synthetic_data_is_generated_and_planned(capsys, tmp_path, kind):
     assert mixdim.Plan.from_json(output(capsys, "plan", "--plan-from", str(out), *options).out) == plan
 
 
+def test_realistic_clicks_have_the_asked_share_of_unseen_lookups(capsys, tmp_path):
+    out = tmp_path / "made"
+    words = ("--realistic", "--unseen", "0.3", "--rows", "30000", "--out", str(out))
+    output(capsys, "generate", "criteo-like", *words)
+    found = json.loads(output(capsys, "inspect", str(out), "--json").out)
+    assert found["features"][2]["out_of_vocabulary_test"] == pytest.approx(0.3, abs=0.04)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -99,6 +107,12 @@ def test_synthetic_data_is_generated_and_planned(capsys, tmp_path, kind):
         (["prepare", "table", "t.csv", "--out", "x", *TABLE[:-1], "tags"], "--bag must be a column"),
         (["generate", "music-like", "--rows", "9", "--out", "x"], "criteo-like or movielens-like"),
         (["generate", "criteo-like", "--rows", "0", "--out", "x"], "rows must be"),
+        (["generate", "movielens-like", "--realistic", "--rows", "99", "--out", "x"], "of criteo-like"),
+        (["generate", "criteo-like", "--unseen", "0.4", "--rows", "99", "--out", "x"], "--realistic"),
+        (
+            ["generate", "criteo-like", "--realistic", "--unseen", "1.5", "--rows", "99", "--out", "x"],
+            "unseen must be above 0 and below 1, got 1.5",
+        ),
         (["download", "netflix"], "netflix"),
         (["inspect", "/nowhere"], "there is no such directory"),
     ],

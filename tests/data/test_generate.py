@@ -1,5 +1,6 @@
 """Generated data against a slow generator in plain Python."""
 
+import hashlib
 import math
 import os
 import subprocess
@@ -14,10 +15,17 @@ from redrawn import redraw
 
 from mixdim.data import planted
 from mixdim.data.folder import read_meta
-from mixdim.data.generate import CHUNK, generate_criteo_like, generate_movielens_like
+from mixdim.data.generate import (
+    CHUNK,
+    generate_criteo_like,
+    generate_movielens_like,
+    generate_realistic_clicks,
+)
 
 GENERATORS = {"criteo": generate_criteo_like, "movielens": generate_movielens_like}
 both = pytest.mark.parametrize("generate", GENERATORS.values(), ids=GENERATORS)
+ALL = GENERATORS | {"realistic": generate_realistic_clicks}
+every = pytest.mark.parametrize("generate", ALL.values(), ids=ALL)
 
 
 def files_of(folder):
@@ -58,7 +66,7 @@ def test_ids_vocabulary_and_counts_equal_a_slow_encoder(generate, tmp_path):
         assert table["count"].to_list() == [*(counts[value] for value in ranked), 0]
 
 
-@both
+@every
 def test_counts_equal_a_recount_of_the_training_split_and_fall(generate, tmp_path):
     meta = generate(tmp_path / "out", rows=60_000)
     ids = np.load(tmp_path / "out" / "ids.npy", mmap_mode="r")
@@ -80,11 +88,25 @@ def test_unseen_values_are_out_of_vocabulary_in_validation_and_test(tmp_path):
     assert outside[8] == 0  # C9, with 2
 
 
-@both
+@every
 def test_the_files_are_a_function_of_the_arguments(generate, tmp_path):
     generate(tmp_path / "a", rows=20_000, seed=5, scale=0.001)
     generate(tmp_path / "b", rows=20_000, seed=5, scale=0.001)
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("generate", "ids", "targets"),
+    [
+        (generate_criteo_like, "5eadda7477d21107", "3cb43e2f3bd7e07c"),
+        (generate_movielens_like, "1123b51187225b07", "3213d4f5baff7f02"),
+    ],
+)
+def test_the_files_are_those_of_earlier_versions(generate, ids, targets, tmp_path):
+    generate(tmp_path / "out", rows=20_000, scale=0.001, seed=3)
+    for name, digest in (("ids.npy", ids), ("target.npy", targets)):
+        content = (tmp_path / "out" / name).read_bytes()
+        assert hashlib.blake2b(content, digest_size=8).hexdigest() == digest
 
 
 @both
@@ -127,12 +149,13 @@ def run_apart(tmp_path, script, **environment):
     return done.stdout.strip()
 
 
-def test_the_files_do_not_depend_on_the_number_of_threads(tmp_path):
+@pytest.mark.parametrize("generate", [generate_criteo_like, generate_realistic_clicks])
+def test_the_files_do_not_depend_on_the_number_of_threads(generate, tmp_path):
     limits = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"]
     assert os.environ["OPENBLAS_NUM_THREADS"] != "2"  # polars has here as many as there are cores
-    script = "from mixdim.data.generate import *; generate_criteo_like('there', rows=20_000)"
+    script = f"from mixdim.data.generate import *; {generate.__name__}('there', rows=20_000)"
     run_apart(tmp_path, script, **{**dict.fromkeys(limits, "2"), "POLARS_MAX_THREADS": "1"})
-    generate_criteo_like(tmp_path / "here", rows=20_000)
+    generate(tmp_path / "here", rows=20_000)
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
 
 
@@ -231,7 +254,7 @@ def test_an_argument_out_of_bounds_is_named_and_nothing_is_written(generate, wro
     assert not list(tmp_path.iterdir())
 
 
-@both
+@every
 def test_an_existing_folder_is_replaced_only_when_told(generate, tmp_path):
     generate(tmp_path / "out", rows=100, scale=0.001)
     with pytest.raises(FileExistsError, match="exists already"):

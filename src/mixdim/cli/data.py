@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 # polars and matplotlib are extras: each command imports what it needs when it runs.
 
+GENERATE_EXAMPLES = """Examples:
+
+- `mixdim generate criteo-like --rows 100000 --out small`
+- `mixdim generate criteo-like --realistic --rows 300000 --out clicks`
+- `mixdim generate criteo-like --realistic --unseen 0.3 --rows 300000 --out clicks`
+"""
+
 prepare_app = typer.Typer(
     help="Turn raw files into a prepared folder: once, fast, in bounded memory.",
     epilog="Example: `mixdim prepare movielens ml-1m.zip --out ml-1m`",
@@ -161,22 +168,35 @@ def generate(
     seed: Seed = 0,
     scale: Annotated[float, typer.Option(help="Cardinalities, as a share of the real ones.")] = 0.01,
     skew: Annotated[float | None, typer.Option(help="Popularity falls as rank to this power.")] = None,
+    realistic: Annotated[
+        bool,
+        typer.Option("--realistic", help="Clicks on which compression ranks as on real ones."),
+    ] = False,
+    unseen: Annotated[
+        float | None,
+        typer.Option(help="--realistic: share of C3's test lookups new to training; 0.4 if not given."),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Make synthetic data with a planted truth and a known best possible loss."""
-    from mixdim.data.generate import generate_criteo_like, generate_movielens_like
+    from mixdim.data import generate as generators
 
     makers: dict[str, Callable[..., Meta]] = {
-        "criteo-like": generate_criteo_like,
-        "movielens-like": generate_movielens_like,
+        "criteo-like": generators.generate_criteo_like,
+        "movielens-like": generators.generate_movielens_like,
     }
     if kind not in makers:
         raise ValueError(f"what to generate must be {' or '.join(makers)}, got {kind!r}")
-    options = {} if skew is None else {"skew": skew}
-    _make(
-        out,
-        partial(makers[kind], out, rows=rows, seed=seed, scale=scale, overwrite=overwrite, **options),
-    )
+    if realistic and kind != "criteo-like":
+        raise ValueError(f"--realistic is an option of criteo-like, got {kind!r}")
+    if unseen is not None and not realistic:
+        raise ValueError("--unseen is a dial of --realistic: give both, or neither")
+    maker = makers[kind]
+    if realistic:
+        maker = generators.generate_realistic_clicks
+    dials = {"skew": skew, "unseen": unseen}
+    given = {name: value for name, value in dials.items() if value is not None}
+    _make(out, partial(maker, out, rows=rows, seed=seed, scale=scale, overwrite=overwrite, **given))
 
 
 def download(

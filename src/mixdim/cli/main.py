@@ -198,7 +198,7 @@ def demo(
 
 
 app.add_typer(cli_data.prepare_app, name="prepare")
-app.command(epilog="Example: `mixdim generate criteo-like --rows 100000 --out small`")(cli_data.generate)
+app.command(epilog=cli_data.GENERATE_EXAMPLES)(cli_data.generate)
 app.command(epilog="Example: `mixdim download movielens-1m --out raw`")(cli_data.download)
 app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_data.inspect)
 

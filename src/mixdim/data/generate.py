@@ -17,9 +17,11 @@ import numpy as np
 import polars as pl
 
 from mixdim.arguments import whole_number
-from mixdim.data import planted
+from mixdim.data import planted, realistic, realistic_values
+from mixdim.data.drawing import Drawing
 from mixdim.data.folder import FeatureMeta, Meta
 from mixdim.data.folder_writer import FolderWriter
+from mixdim.data.realistic_values import Features, checked_unseen
 
 CHUNK = 1 << 14  # rows drawn at a time; another number would be another data set
 
@@ -58,14 +60,53 @@ def generate_criteo_like(
     """
     seed, scale, skew, decay = planted.checked_arguments(seed, scale, skew, decay)
     rows = whole_number(rows, "rows", at_least=14)
+    cardinalities = planted.scaled_cardinalities(planted.CRITEO_KAGGLE_ROWS, scale)
+    laws = (planted.popularity(values, skew) for values in cardinalities.values())
     plan = _Plan(
         generator="criteo-like",
         task="binary",
-        cardinalities=planted.scaled_cardinalities(planted.CRITEO_KAGGLE_ROWS, scale),
+        cardinalities=cardinalities,
         dense=planted.CRITEO_DENSE,
         splits=_splits(rows, rows * 6 // 7),
+        draw=lambda: Drawing(seed, laws, num_dense=len(planted.CRITEO_DENSE)),
         plant=partial(planted.criteo_like_truth, seed=seed, scale=scale, skew=skew, decay=decay),
         options={"rows": rows, "seed": seed, "scale": scale, "skew": skew, "decay": decay},
+    )
+    return _generate(out, plan, overwrite=overwrite, progress=progress)
+
+
+def generate_realistic_clicks(
+    out: str | Path,
+    *,
+    rows: int,
+    seed: int = 0,
+    scale: float = 0.01,
+    skew: float = realistic_values.SKEW,
+    unseen: float = realistic_values.UNSEEN,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Meta:
+    """Write clicks on which methods of compression rank as on real data to the folder `out`.
+
+    As `generate_criteo_like`, with another truth: see docs/synthetic.md. `unseen` is the share of the
+    test lookups of C3, the largest feature, whose value the training split does not contain: it decides
+    how long the tails of rare values are that the largest features have.
+    """
+    seed, scale, skew, _ = planted.checked_arguments(seed, scale, skew)
+    rows = whole_number(rows, "rows", at_least=14)
+    unseen = checked_unseen(unseen)
+    splits = _splits(rows, rows * 6 // 7)
+    train = splits["train"][1]
+    features = Features(train, seed, scale=scale, skew=skew, unseen=unseen)
+    plan = _Plan(
+        generator=f"criteo-like-realistic-{realistic.VERSION}",
+        task="binary",
+        cardinalities=features.cardinalities,
+        dense=planted.CRITEO_DENSE,
+        splits=splits,
+        draw=features.drawing,
+        plant=partial(realistic.plant, features),
+        options={"rows": rows, "seed": seed, "scale": scale, "skew": skew, "unseen": unseen},
     )
     return _generate(out, plan, overwrite=overwrite, progress=progress)
 
@@ -88,12 +129,15 @@ def generate_movielens_like(
     """
     seed, scale, skew, decay = planted.checked_arguments(seed, scale, skew, decay)
     rows = whole_number(rows, "rows", at_least=10)
+    cardinalities = planted.scaled_cardinalities(planted.MOVIELENS_27M_ROWS, scale)
+    laws = (planted.popularity(values, skew) for values in cardinalities.values())
     plan = _Plan(
         generator="movielens-like",
         task="rating",
-        cardinalities=planted.scaled_cardinalities(planted.MOVIELENS_27M_ROWS, scale),
+        cardinalities=cardinalities,
         dense=(),
         splits=_splits(rows, rows * 4 // 5),
+        draw=lambda: Drawing(seed, laws, num_dense=0),
         plant=partial(planted.movielens_like_truth, seed=seed, scale=scale, skew=skew, decay=decay),
         options={"rows": rows, "seed": seed, "scale": scale, "skew": skew, "decay": decay},
     )
@@ -114,6 +158,7 @@ class _Plan:
     cardinalities: dict[str, int]
     dense: tuple[str, ...]
     splits: dict[str, tuple[int, int]]
+    draw: Callable[[], Drawing]
     plant: Callable[[], Truth]
     options: dict[str, Any]
 
@@ -125,7 +170,7 @@ class _Plan:
 def _generate(out: str | Path, plan: _Plan, *, overwrite: bool, progress: Progress | None) -> Meta:
     progress = progress or (lambda stage, rows_done, rows_total: None)
     with FolderWriter(out, overwrite=overwrite) as writer:
-        draw = _Draw(plan)
+        draw = plan.draw()
         features, ranks = _rank(writer.path / "vocabulary", plan, _count(plan, draw, progress))
         truth = plan.plant()
         measured = _write(writer.path, plan, draw, ranks, truth, progress)
@@ -143,32 +188,6 @@ def _generate(out: str | Path, plan: _Plan, *, overwrite: bool, progress: Progre
     return meta
 
 
-class _Draw:
-    """Any chunk of the rows, any number of times."""
-
-    def __init__(self, plan: _Plan) -> None:
-        self.seed, self.num_dense = plan.options["seed"], len(plan.dense)
-        self.cumulative = [
-            _cumulative(planted.popularity(rows, plan.options["skew"]))
-            for rows in plan.cardinalities.values()
-        ]
-
-    def values(self, feature: int, chunk: int, rows: int) -> np.ndarray:
-        """Planted values of one feature, by inverting the cumulative distribution."""
-        uniform = planted.stream(self.seed, planted.VALUES, feature, chunk).random(rows)
-        return np.searchsorted(self.cumulative[feature], uniform, side="right")
-
-    def dense(self, chunk: int, rows: int) -> np.ndarray:
-        rng = planted.stream(self.seed, planted.DENSE, chunk)
-        return rng.standard_normal((rows, self.num_dense), dtype=np.float32)
-
-
-def _cumulative(probabilities: np.ndarray) -> np.ndarray:
-    cumulative = np.cumsum(probabilities, out=probabilities)
-    cumulative /= cumulative[-1]  # so that every uniform number below 1 falls inside
-    return cumulative
-
-
 def _chunks(plan: _Plan, stage: str, progress: Progress) -> Iterator[tuple[int, int, int]]:
     """Number, first row and length of each chunk."""
     for chunk, start in enumerate(range(0, plan.rows, CHUNK)):
@@ -177,14 +196,14 @@ def _chunks(plan: _Plan, stage: str, progress: Progress) -> Iterator[tuple[int, 
         progress(stage, start + length, plan.rows)
 
 
-def _count(plan: _Plan, draw: _Draw, progress: Progress) -> list[tuple[np.ndarray, np.ndarray]]:
+def _count(plan: _Plan, draw: Drawing, progress: Progress) -> list[tuple[np.ndarray, np.ndarray]]:
     """Per feature, how often each value occurs in the training split, and whether it does elsewhere."""
     tallies = [(np.zeros(n, np.int64), np.zeros(n, np.bool_)) for n in plan.cardinalities.values()]
     train = plan.splits["train"][1]
     for chunk, start, length in _chunks(plan, "counting", progress):
         training = min(max(train - start, 0), length)
-        for n, (counts, elsewhere) in enumerate(tallies):
-            values = draw.values(n, chunk, length)
+        drawn = draw.values(chunk, length)
+        for values, (counts, elsewhere) in zip(drawn, tallies, strict=True):
             np.add.at(counts, values[:training], 1)
             elsewhere[values[training:]] = True
     return tallies
@@ -227,7 +246,7 @@ def _write_vocabulary(path: Path, values: np.ndarray, counts: np.ndarray) -> Non
 
 
 def _write(
-    folder: Path, plan: _Plan, draw: _Draw, ranks: list[np.ndarray], truth: Truth, progress: Progress
+    folder: Path, plan: _Plan, draw: Drawing, ranks: list[np.ndarray], truth: Truth, progress: Progress
 ) -> dict[str, dict[str, float]]:
     """Write the arrays; returns the mean over each split of what the truth measures."""
     sums: dict[str, dict[str, float]] = {}
@@ -242,7 +261,7 @@ def _write(
             if plan.dense or name != "dense"
         }
         for chunk, start, length in _chunks(plan, "writing", progress):
-            values = [draw.values(n, chunk, length) for n in range(len(ranks))]
+            values = draw.values(chunk, length)
             arrays = {
                 "ids": np.empty((length, len(ranks)), np.int32),
                 "dense": draw.dense(chunk, length),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mixdim.arguments import real_number, whole_number
+from mixdim.data.clicks import draw_clicks
 
 # Distinct values of each categorical feature over the whole training file (45.8 million rows).
 CRITEO_KAGGLE_ROWS = {
@@ -108,8 +109,8 @@ def plant_interactions(
 
     The singular values of U_i U_j^T fall as k^-decay, since both sides carry k^(-decay / 2).
     """
-    codes = tuple(_draw_codes(stream(seed, FACTORS, n), rows) for n, rows in enumerate(cardinalities))
-    moments = [_moments(c, popularity(len(c), skew)) for c in codes]
+    codes = tuple(draw_codes(stream(seed, FACTORS, n), rows) for n, rows in enumerate(cardinalities))
+    moments = [code_moments(c, popularity(len(c), skew)) for c in codes]
     means = np.stack([mean for mean, _ in moments]) / _STEPS  # (feature, rank)
     covariances = np.stack([cov for _, cov in moments]) / _STEPS**2  # (feature, rank, rank)
     weights: np.ndarray = np.arange(1, RANK + 1, dtype=np.float64) ** -decay
@@ -128,8 +129,9 @@ def plant_interactions(
     )
 
 
-def _draw_codes(rng: np.random.Generator, rows: int) -> np.ndarray:
-    codes = np.empty((rows, RANK), np.int8)
+def draw_codes(rng: np.random.Generator, rows: int, rank: int = RANK) -> np.ndarray:
+    """Normal numbers with std 32, rounded: int8 (rows, rank)."""
+    codes = np.empty((rows, rank), np.int8)
     for start in range(0, rows, _BLOCK):
         block = codes[start : start + _BLOCK]
         normal = rng.standard_normal(block.shape, dtype=np.float32)
@@ -137,11 +139,12 @@ def _draw_codes(rng: np.random.Generator, rows: int) -> np.ndarray:
     return codes
 
 
-def _moments(codes: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def code_moments(codes: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean (rank,) and covariance (rank, rank) of the codes of a value drawn from its popularity."""
     # Whole weights make every sum a whole number below 2^53: exact, whatever the order of summation.
     weights = np.rint(probabilities * 2.0**38)
-    first, second = np.zeros(RANK), np.zeros((RANK, RANK))
+    rank = codes.shape[1]
+    first, second = np.zeros(rank), np.zeros((rank, rank))
     for start in range(0, len(codes), _BLOCK):
         block = codes[start : start + _BLOCK].astype(np.float64)
         weighted = block * weights[start : start + _BLOCK, None]
@@ -169,21 +172,7 @@ class ClickTruth:
         self, rng: np.random.Generator, values: Sequence[np.ndarray], dense: np.ndarray
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Clicks (0 or 1), and per row what the best possible prediction loses."""
-        logits = self.logits(values, dense)
-        odds = np.exp(-np.abs(logits))  # of the less likely outcome
-        likelier = 1 / (1 + odds)
-        probability = np.where(logits >= 0, likelier, 1 - likelier)
-        clicks = rng.random(len(logits)) < probability
-        doubt = np.log1p(odds)  # minus the log probability of the likelier outcome
-        right = clicks == (logits >= 0)
-        return clicks, {
-            "bayes_log_loss": doubt + np.abs(logits) * (1 - likelier),
-            "bayes_accuracy": likelier,
-            "realised_log_loss": doubt + np.where(right, 0.0, np.abs(logits)),
-            "realised_accuracy": right,
-            "mean_probability": probability,
-            "click_rate": clicks,
-        }
+        return draw_clicks(rng, self.logits(values, dense))
 
     def describe(self) -> dict[str, Any]:
         """The truth in words and numbers."""
@@ -253,9 +242,14 @@ def criteo_like_truth(
     interactions = plant_interactions(
         seed, cardinalities, skew=skew, decay=decay, std=math.sqrt(LOGIT_STD**2 - DENSE_STD**2)
     )
+    return ClickTruth(interactions, draw_dense_weights(seed), MEAN_LOGIT - interactions.mean, decay)
+
+
+def draw_dense_weights(seed: int) -> np.ndarray:
+    """Weights of Criteo's dense columns, which give the logit a standard deviation of 0.3."""
     direction = stream(seed, WEIGHTS, 0).standard_normal(len(CRITEO_DENSE))
-    dense_weights = direction * (DENSE_STD / math.sqrt((direction**2).sum()))
-    return ClickTruth(interactions, dense_weights, MEAN_LOGIT - interactions.mean, decay)
+    weights: np.ndarray = direction * (DENSE_STD / math.sqrt((direction**2).sum()))
+    return weights
 
 
 def movielens_like_truth(
@@ -271,7 +265,9 @@ def movielens_like_truth(
     return RatingTruth(interactions, user_bias, item_bias, decay)
 
 
-def checked_arguments(seed: Any, scale: Any, skew: Any, decay: Any) -> tuple[int, float, float, float]:
+def checked_arguments(
+    seed: Any, scale: Any, skew: Any, decay: Any = DECAY
+) -> tuple[int, float, float, float]:
     """Return them as numbers, or say which one is out of its bounds.
 
     >>> checked_arguments(0, 2, 1.05, 0.6)

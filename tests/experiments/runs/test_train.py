@@ -8,7 +8,11 @@ import pytest
 import torch
 
 import mixdim
-from mixdim.data.generate import generate_movielens_like
+from mixdim.data.generate import (
+    generate_criteo_like,
+    generate_movielens_like,
+    generate_realistic_clicks,
+)
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.train import train_run
 from mixdim.experiments.runs.trained import evaluate_run, open_run, predict_run
@@ -59,6 +63,16 @@ def test_the_summary_says_what_was_trained_at_what_cost_how_well(finished):
     assert list(summary["widths"]) == list(plan)
     widths = [width for of_feature in summary["widths"].values() for width in of_feature]
     assert widths == [block.dim for block in plan.blocks]
+
+
+@pytest.mark.parametrize(
+    ("generate", "name"),
+    [(generate_criteo_like, "criteo-like"), (generate_realistic_clicks, "criteo-like-realistic-1")],
+)
+def test_the_summary_says_which_generator_made_the_data(generate, name, tmp_path):
+    generate(tmp_path / "data", rows=100, scale=0.0005)
+    small = RunConfig(data=str(tmp_path / "data"), temperature=0, base_dim=2, bottom=(4,), top=(4,))
+    assert train_run(small, tmp_path / "run").summary["generator"] == name
 
 
 def test_evaluating_a_run_gives_the_metrics_of_its_summary(finished):

@@ -66,6 +66,7 @@ def summarise(
             if found["validation"] or found["test"]
         },
         "data": config.data,
+        "generator": dataset.meta.source.get("generator"),  # of synthetic data
         "data_fingerprint": dataset.fingerprint,
         "vocabulary_fingerprint": dataset.vocabulary_fingerprint,
         "version": mixdim.__version__,
