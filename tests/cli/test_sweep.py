@@ -194,8 +194,15 @@ def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, fold
     printed = capsys.readouterr()
     assert printed.err.startswith("uniform is not possible in 1/64 (")
     lines = [line.split() for line in printed.out.splitlines()]
-    compared = ["uniform", "uniform", "octaves", "int8:cut", "octaves", "int8:cut"]
-    assert [line[2] for line in lines[1:-1]] == compared
+    compared = [
+        "1/1 uniform",
+        "1/8 uniform",
+        "1/8 octaves",
+        "1/8 int8:cut",
+        "1/64 octaves",
+        "1/64 int8:cut",
+    ]
+    assert [" ".join(line[2:4]) for line in lines[1:-1]] == compared
     records = read_records([folder / "methods.jsonl"])
     for record in records:
         assert record.summary["embedding_bytes"] <= int(record.config["budget"][:-1])

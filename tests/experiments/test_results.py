@@ -13,6 +13,7 @@ from mixdim.experiments.reproduce.targets import FIGURES
 from mixdim.experiments.runs.config import config_of
 from mixdim.experiments.sweeps.keys import record_key
 from mixdim.experiments.sweeps.records import read_records, replicates
+from mixdim.experiments.sweeps.table import contest_table
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "results"
@@ -65,9 +66,28 @@ def test_findings_are_what_the_code_of_today_says_of_the_records(records):
     assert found["fig8"].endswith(claims.fewer_parameters(clicks, at_equal_accuracy=True))
 
 
-@pytest.mark.parametrize("page", ["README.md", "results/README.md"])
-def test_losses_and_ratios_on_the_pages_are_in_what_was_printed(page):
-    said = "\n".join(path.read_text() for path in RESULTS.glob("*.txt"))
+def test_the_tables_of_methods_are_those_of_their_records():
+    found = sorted((RESULTS / "methods").glob("*.jsonl"))
+    assert len(found) >= 2
+    for path in found:
+        records = read_records([path])
+        assert all(record.finished for record in records)
+        assert contest_table(records) in path.with_suffix(".txt").read_text()
+        for record in records:
+            options = {name: value for name, value in record.config.items() if name != "model_budget"}
+            assert record_key(config_of(options), record.summary["data_fingerprint"]) == record.key
+
+
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [
+        ("README.md", ["*.txt", "methods/*.txt"]),
+        ("results/README.md", ["*.txt"]),
+        ("results/methods/README.md", ["methods/*.txt"]),
+    ],
+)
+def test_losses_and_ratios_on_the_pages_are_in_what_was_printed(page, printed):
+    said = "\n".join(path.read_text() for pattern in printed for path in RESULTS.glob(pattern))
     text = (REPOSITORY / page).read_text()
     for number in set(re.findall(r"(?<![\d.])0\.\d{4}(?!\d)", text)):
         assert number in said, number

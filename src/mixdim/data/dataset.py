@@ -127,7 +127,12 @@ class Dataset:
 
     @cached_property
     def untrained_unknown(self) -> tuple[str, ...]:
-        """The features whose row for unknown values no training row asks for."""
+        """The features whose row for unknown values no training row asks for.
+
+        None if the vocabulary was cut (`--min-count`): then rare values train it, where there are any.
+        """
+        if self.meta.options.get("min_count", 1) > 1:
+            return ()
         unseen = (f for f in self.meta.features if not self.counts[f.name][f.out_of_vocabulary])
         return tuple(feature.name for feature in unseen)
 

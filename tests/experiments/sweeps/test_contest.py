@@ -106,8 +106,8 @@ def test_the_table_says_what_was_tried_and_how_far_from_the_reference():
         *measured("cut", "800B", 4, [0.60, 0.60], parameters=200),
     ]
     lines = [line.split() for line in contest_table(records).splitlines()]
-    assert lines[1][:4] == ["6.4", "kB", "uniform", "16"]
-    assert lines[2][:4] == ["800", "B", "cut", "4"]
+    assert lines[1][:5] == ["6.4", "kB", "1/1", "uniform", "16"]
+    assert lines[2][:5] == ["800", "B", "1/8", "cut", "4"]
     assert "0.6000" in lines[2]
     assert "+0.0900" in lines[2]
     assert lines[2][-3:-1] == ["2", "2"]  # two widths tried, two seeds

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mixdim.experiments.sweeps.contest import winners
 from mixdim.experiments.sweeps.keys import comparable
-from mixdim.experiments.sweeps.methods import temperature_of
+from mixdim.experiments.sweeps.methods import place_among_methods, temperature_of
 from mixdim.experiments.sweeps.recommend import Measured, Spread, loss_of, spread
 from mixdim.experiments.sweeps.records import Record, replicates
 from mixdim.planning.budget import format_bytes, parse_bytes
@@ -53,16 +53,18 @@ def contest_table(records: Sequence[Record]) -> str:
     best = winners(records)
     if not best:
         return "no run is finished yet"
-    best.sort(key=lambda entry: -_asked_bytes(entry[0]))
+    best.sort(key=lambda entry: (-_asked_bytes(entry[0]), place_among_methods(entry[0].method)))
+    whole = _asked_bytes(best[0][0])
     uniform = [one for one, _ in best if one.is_uniform]
     reference = list(uniform[0].records) if uniform else []
     loss = f"test {best[0][0].records[0].loss_name}"
-    head = ["bytes at most", "method", "base_dim", "bytes", loss, "±", "minus reference", "±"]
+    head = ["at most", "share", "method", "base_dim", "bytes", loss, "±", "minus reference", "±"]
     lines = [[*head, "tried", "seeds", "s"]]
     for one, tried in best:
         rivals = [] if list(one.records) == reference else reference
         lines.append([
             format_bytes(_asked_bytes(one)),
+            f"1/{whole / _asked_bytes(one):.3g}",
             one.method,
             one.base_dims,
             format_bytes(int(one.embedding_bytes)),
