@@ -8,7 +8,7 @@ import pytest
 from method_records import by_method, contest
 from mixdim.experiments.figures.drawing import as_it_is, save_figure, short_name
 from mixdim.experiments.figures.methods import methods_figure
-from mixdim.experiments.sweeps.contest import winners
+from mixdim.experiments.sweeps.winners import winners
 from report_pages import HOSTILE
 from report_records import finished, synthetic
 

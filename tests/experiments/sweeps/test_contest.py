@@ -4,9 +4,10 @@ import pytest
 
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import plan_of
-from mixdim.experiments.sweeps.contest import bytes_of, contest, run_contest, winners
+from mixdim.experiments.sweeps.contest import bytes_of, contest, run_contest
 from mixdim.experiments.sweeps.recommend import recommend, train_command
 from mixdim.experiments.sweeps.table import contest_table
+from mixdim.experiments.sweeps.winners import winners
 from mixdim.planning.methods import stored_bytes
 from report_records import finished
 from training_data import clicks, ratings

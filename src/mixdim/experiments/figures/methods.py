@@ -11,11 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mixdim.experiments.figures.drawing import as_it_is, short_name
-from mixdim.experiments.sweeps.contest import winners
 from mixdim.experiments.sweeps.methods import place_among_methods, plain_name
 from mixdim.experiments.sweeps.objective import best_possible, common_task
 from mixdim.experiments.sweeps.recommend import Measured, Spread, select
 from mixdim.experiments.sweeps.records import Record
+from mixdim.experiments.sweeps.winners import winners
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.methods import rounding_of
 

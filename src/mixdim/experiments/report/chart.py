@@ -21,12 +21,12 @@ from mixdim.experiments.report.runs import (
     says_bytes,
     short_number,
 )
-from mixdim.experiments.sweeps.contest import winners
 from mixdim.experiments.sweeps.keys import comparable
 from mixdim.experiments.sweeps.methods import method_of, plain_name, temperature_of
 from mixdim.experiments.sweeps.objective import best_possible, objective_of
 from mixdim.experiments.sweeps.recommend import embedding_bytes_of, loss_of
 from mixdim.experiments.sweeps.records import Record
+from mixdim.experiments.sweeps.winners import winners
 from mixdim.planning.budget import format_bytes
 
 

@@ -1,4 +1,4 @@
-"""Methods at equal bytes: the runs that compare them, and who won. Draws nothing.
+"""Methods at equal bytes: the runs that compare them. Draws nothing.
 
 Nobody knows the best width of a method before it is tried. So every method is tried at a few widths with
 the first seed, and the best of them by validation is repeated with the others.
@@ -15,10 +15,9 @@ from typing import Any
 from mixdim.data import Dataset
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import plan_of
-from mixdim.experiments.sweeps.keys import canonical, comparable
-from mixdim.experiments.sweeps.recommend import Measured
-from mixdim.experiments.sweeps.records import Record, replicates
+from mixdim.experiments.sweeps.records import Record
 from mixdim.experiments.sweeps.sweep import SweepRun, run_sweep
+from mixdim.experiments.sweeps.winners import winners
 from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes, parse_bytes
 from mixdim.planning.methods import WIDTHS, method_named, stored_bytes
 
@@ -120,24 +119,3 @@ def run_contest(
     best = {winner.records[0].key for winner, _ in winners(found)}
     repeated = [run.config for run, record in zip(first, found, strict=True) if record.key in best]
     return found + sweep(with_seeds(repeated, range(1, seeds)), records, **options)
-
-
-def winners(records: Iterable[Record]) -> list[tuple[Measured, int]]:
-    """The best width of each method at each size by validation, and how many widths were tried.
-
-    Of widths that were not measured with as many seeds as others of their method, none wins.
-    """
-    groups: dict[str, list[Measured]] = {}
-    for group in replicates(record for record in records if record.config.get("method")):
-        own = {"base_dim", "seed", "data"}
-        options = comparable(group[0].config)
-        setting = canonical({name: value for name, value in options.items() if name not in own})
-        groups.setdefault(setting, []).append(Measured(tuple(group)))
-
-    def rank(one: Measured) -> tuple[int, float]:
-        loss = one.loss("validation")
-        if loss is None:
-            raise ValueError("the runs have no validation loss: the validation split is empty")
-        return (-len(one.records), loss.mean)
-
-    return [(min(group, key=rank), len(group)) for group in groups.values()]

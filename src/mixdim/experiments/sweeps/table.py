@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from mixdim.experiments.sweeps.contest import winners
 from mixdim.experiments.sweeps.keys import comparable
 from mixdim.experiments.sweeps.methods import place_among_methods, temperature_of
 from mixdim.experiments.sweeps.recommend import Measured, Spread, loss_of, spread
 from mixdim.experiments.sweeps.records import Record, replicates
+from mixdim.experiments.sweeps.winners import winners
 from mixdim.planning.budget import format_bytes, parse_bytes
 from mixdim.printing import align
 
