@@ -26,7 +26,7 @@ from mixdim.training.options import TrainingOptions
 # so many. Of large data, all epochs together see less than a third of the rows.
 ROWS_AN_EPOCH, ONE_IN = 1 << 18, 16
 BATCHES = 128  # an epoch of little data has about so many
-MAX_BATCH = 4096
+MIN_BATCH, MAX_BATCH = 32, 4096
 OPTIONS = TrainingOptions("amsgrad", lr=1e-2, batch_size=MAX_BATCH, epochs=5, patience=1)
 ROWS_TO_STANDARDISE_BY = 1 << 16
 
@@ -87,12 +87,12 @@ def measure_logistic(
     """
     rows = num_rows(data, "train")
     limited = Limited(data, min(rows, max(ROWS_AN_EPOCH, rows // ONE_IN)))
-    means, deviations = _moments(data)
+    means, deviations = moments(data)
     sizes = {name: len(counts) for name, counts in data.counts.items()}
     model = LogisticRegression(
         sizes, data.single_valued, constant=constant, means=means, deviations=deviations
     )
-    batch_size = max(1, min(options.batch_size, limited.rows // BATCHES))
+    batch_size = min(options.batch_size, max(MIN_BATCH, limited.rows // BATCHES))
 
     def show(stage: str, done: int, total: int, note: str) -> None:
         if progress is not None and stage == "training":
@@ -144,7 +144,7 @@ class _First:
         return islice(iter(self.batches), self.wanted)
 
 
-def _moments(data: TrainingData) -> tuple[Tensor, Tensor]:
+def moments(data: TrainingData) -> tuple[Tensor, Tensor]:
     """Means and deviations of the dense columns on some training rows, 1 for those of constants."""
     batches = data.batches("train", batch_size=ROWS_TO_STANDARDISE_BY, shuffle=True)
     dense = next(iter(batches)).dense.double()
