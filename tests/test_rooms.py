@@ -39,7 +39,10 @@ MAY_IMPORT = {
     "experiments.runs": {*CORE, "files", "locks", "printing"},
     "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
     "experiments.theory": {"arguments", "files", "printing", "theory"},
-    "experiments.report": {"files", "planning.budget", "printing", *SWEEPS},
+    "experiments.report": {
+        *("files", "planning.budget", "printing", "experiments.runs.beside_baselines"),
+        *SWEEPS,
+    },
     "experiments.paper": {*CORE, "files", *RUNS, *SWEEPS},
     "experiments.figures": {"files", "planning", "printing", "experiments.theory", *SWEEPS, *PAPER},
     "experiments.reproduce": {*CORE, *BASICS, "experiments"},

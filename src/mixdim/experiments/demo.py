@@ -25,7 +25,7 @@ from mixdim.experiments.report.page import write_report
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import plan_of
 from mixdim.experiments.sweeps.keys import record_key
-from mixdim.experiments.sweeps.measure import AskedRun, train_and_measure
+from mixdim.experiments.sweeps.measure import AskedRun, known_baselines, train_and_measure
 from mixdim.experiments.sweeps.objective import best_possible, common_task, objective_of
 from mixdim.experiments.sweeps.records import Record, append_record
 from mixdim.files import make_folder
@@ -34,6 +34,7 @@ from mixdim.planning.from_counts import plan
 from mixdim.planning.plan import Plan
 from mixdim.printing import align
 from mixdim.training import Stopped
+from mixdim.training.baselines import Baselines
 
 TEMPERATURES = (0.0, 0.2, 0.3, 0.4)  # of the plans for Criteo Kaggle
 UNIFORM_DIM = 2  # the budget of the paper's Fig. 2a: as much as uniform width 2
@@ -192,17 +193,24 @@ def _train_on(demo_set: DemoSet, out: Path, echo: Echo, progress: Bars) -> list[
     ]
     echo("\nWithin each budget, uniform (temperature 0) and mixed, each in a run folder of its own:\n")
     echo(_plans_table(configs, dataset) + "\n")
-    records = []
+    records: list[Record] = []
     with progress() as show:
         for config in configs:
-            records.append(_run(config, _run_folder(config, demo_set, out), dataset, show))
+            folder_of_run = _run_folder(config, demo_set, out)
+            records.append(_run(config, folder_of_run, dataset, show, known_baselines(records)))
             append_record(out / "records.jsonl", records[-1])
     last = _run_folder(configs[-1], demo_set, out)
     echo(f"\nTo repeat the last one: mixdim train --config {last / 'config.toml'} --out again")
     return records
 
 
-def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., None]) -> Record:
+def _run(
+    config: RunConfig,
+    folder: Path,
+    dataset: Dataset,
+    show: Callable[..., None],
+    baselines: dict[str, Baselines],
+) -> Record:
     """One run, with one bar: of its training steps, since measuring takes moments."""
     name = f"temp {config.temperature:g}, {int(config.budget or 0):,}"
     start, stop = dataset.splits["train"]
@@ -212,7 +220,8 @@ def _run(config: RunConfig, folder: Path, dataset: Dataset, show: Callable[..., 
             show(name, done, total, note)
 
     effective = config.effective_for(dataset)
-    asked = AskedRun(effective, record_key(effective, dataset.fingerprint))
+    key = record_key(effective, dataset.fingerprint)
+    asked = AskedRun(effective, key, known_baselines=baselines)
     try:
         record = train_and_measure(asked, folder, overwrite=True, progress=show_training)
     except Stopped as stopped:

@@ -26,6 +26,7 @@ from mixdim.experiments.report.runs import (
     short_number,
     table_rows,
 )
+from mixdim.experiments.runs.beside_baselines import baselines_in_words
 from mixdim.experiments.sweeps.methods import method_of
 from mixdim.experiments.sweeps.records import Record
 from mixdim.files import write_atomically
@@ -89,9 +90,10 @@ def _what_was_run(records: Sequence[Record]) -> str:
             _listed(record.config.get("seed") for record in own),
             str(len(done)),
             str(len(own) - len(done)),
+            baselines_in_words(done),
         ])  # fmt: skip
     head = ["data", "fingerprint", "models", "temperatures", "methods", "seeds", "finished", "failed"]
-    head, *lines = _without_empty_columns([head, *lines])
+    head, *lines = _without_empty_columns([[*head, "baselines on test"], *lines])
     dates = sorted(record.finished_at for record in records)
     machines = (
         f"{machine['processor']}, cores: {machine['cores']}, threads: {machine['threads']}, "

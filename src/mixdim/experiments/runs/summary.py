@@ -16,6 +16,7 @@ from torch import nn
 import mixdim
 from mixdim.data import Dataset
 from mixdim.data.unknown_values import advice
+from mixdim.experiments.runs.beside_baselines import baselines_line, warning_below_baseline
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.folder import JOURNAL, SUMMARY
 from mixdim.experiments.runs.models import OPTIONS_OF_MODELS
@@ -23,6 +24,7 @@ from mixdim.experiments.runs.rounded import embedding_bytes, embedding_layers
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.plan import Plan
 from mixdim.training import Fitted
+from mixdim.training.baselines import Baselines
 from mixdim.training.tasks import Task, task_of
 
 OPTIONS = (
@@ -33,7 +35,12 @@ OPTIONS = (
 
 
 def summarise(
-    config: RunConfig, plan: Plan, model: nn.Module, fitted: Fitted, dataset: Dataset
+    config: RunConfig,
+    plan: Plan,
+    model: nn.Module,
+    fitted: Fitted,
+    dataset: Dataset,
+    baselines: Baselines,
 ) -> dict[str, Any]:
     """What `summary.json` says: what was trained, at what cost, how well."""
     truth, bound = dataset.meta.truth or {}, f"bayes_{task_of(dataset.task).objective}"
@@ -59,6 +66,7 @@ def summarise(
         "slice_feature": fitted.slice_feature,
         "validation": fitted.validation,
         "test": fitted.test,
+        "baselines": baselines,
         **({bound: truth[bound]} if bound in truth else {}),
         "unknown_lookups": {
             name: {**found, "trained": found["trained"] or bool(config.unknown_dropout)}
@@ -108,7 +116,11 @@ def read_curve(path: Path, task: Task) -> tuple[dict[str, Any], ...]:
 
 
 def advice_after(summary: Mapping[str, Any]) -> list[str]:
-    """What a reader of a run's results should know of its data, if there is anything."""
+    """What a reader of a run's results should know of its data and its baselines, line by line."""
     generated = any(name.startswith("bayes_") for name in summary)
-    found = advice(summary.get("unknown_lookups", {}), prepared=not generated)
-    return [] if found is None else [found]
+    said = (
+        baselines_line([summary]),
+        advice(summary.get("unknown_lookups", {}), prepared=not generated),
+        warning_below_baseline(summary),
+    )
+    return [lines for lines in said if lines is not None]

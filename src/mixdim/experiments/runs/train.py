@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from mixdim.planning.methods import plan_by_method
 from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.training import evaluate, fit
+from mixdim.training.baselines import Baselines, baselines_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.memory import available_memory
 from mixdim.training.resumption import MAY_CHANGE
@@ -52,8 +53,12 @@ def train_run(
     overwrite: bool = False,
     progress: Progress | None = None,
     echo: Echo = lambda line: None,
+    known_baselines: Mapping[str, Baselines] | None = None,
 ) -> TrainedRun:
-    """Train as the config says, and keep everything in the folder `out`."""
+    """Train as the config says, and keep everything in the folder `out`.
+
+    `known_baselines` were measured before, by the fingerprint of their data: they are not made again.
+    """
     if resume and overwrite:
         raise ValueError("give --resume or --overwrite, not both")
     saved, planned = out / CONFIG, out / PLAN
@@ -104,7 +109,10 @@ def train_run(
             tensorboard=bool(config.tensorboard),
             progress=progress,
         )
-        summary = summarise(config, plan, model, fitted, dataset)
+        baselines = (known_baselines or {}).get(dataset.fingerprint)
+        if baselines is None:
+            baselines = baselines_of(dataset, progress=progress)
+        summary = summarise(config, plan, model, fitted, dataset, baselines)
         if config.quantise is not None:
             model = rounded(model, config.quantise)
             summary |= _measured_rounded(model, summary, out, dataset, progress)

@@ -20,7 +20,7 @@ from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.models import build_model, check_fits
 from mixdim.experiments.runs.train import plan_of
 from mixdim.experiments.sweeps.keys import record_key
-from mixdim.experiments.sweeps.measure import AskedRun
+from mixdim.experiments.sweeps.measure import AskedRun, known_baselines
 from mixdim.experiments.sweeps.records import Record, append_record, read_records
 from mixdim.experiments.sweeps.run_locks import RunLocks
 from mixdim.experiments.sweeps.worker import Worker, get_ready, remove_abandoned_folders, some_done
@@ -102,14 +102,16 @@ def run_sweep(
     def begin(run: AskedRun) -> None:
         """Make a run that is ours, unless another sweep has recorded it since this one began."""
         waiting.remove(run)
-        record = _recorded(records).get(run.key)
+        recorded = _recorded(records)
+        record = recorded.get(run.key)
         if record is not None and (record.finished or record != before.get(run.key)):
             locks.release(run.key)
             tell(record)
         elif run.error is not None:
             keep(run.record(error=run.error))
         else:
-            working.append(Worker(run, threads=threads))
+            known = known_baselines(recorded.values())
+            working.append(Worker(replace(run, known_baselines=known), threads=threads))
 
     show()
     with StopRequests(every=True) as stopped, RunLocks(records) as locks:

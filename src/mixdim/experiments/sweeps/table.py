@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from mixdim.experiments.runs.beside_baselines import baselines_line
 from mixdim.experiments.sweeps.keys import comparable
 from mixdim.experiments.sweeps.methods import place_among_methods, temperature_of
 from mixdim.experiments.sweeps.recommend import Measured, Spread, loss_of, spread
@@ -41,7 +42,7 @@ def sweep_table(records: Sequence[Record]) -> str:
             str(len(group)),
             f"{one.seconds:.0f}",
         ])  # fmt: skip
-    return "\n".join(align(lines))
+    return "\n".join([*align(lines), *_baselines(records)])
 
 
 def contest_table(records: Sequence[Record]) -> str:
@@ -74,7 +75,13 @@ def contest_table(records: Sequence[Record]) -> str:
             str(len(one.records)),
             f"{one.seconds:.0f}",
         ])  # fmt: skip
-    return "\n".join(align(lines))
+    return "\n".join([*align(lines), *_baselines(records)])
+
+
+def _baselines(records: Sequence[Record]) -> list[str]:
+    """A line below a table: what simple models reach on the same data."""
+    line = baselines_line([record.summary for record in records if record.summary])
+    return [] if line is None else ["", line]
 
 
 def _asked_bytes(one: Measured) -> int:

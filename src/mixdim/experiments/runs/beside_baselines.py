@@ -1,0 +1,77 @@
+"""A run beside its baselines: what simple models reach, in words. Summaries in; measures nothing.
+
+Summaries from before there were baselines have none, and nothing is said of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from mixdim.training.tasks import TASKS
+
+Summary = Mapping[str, Any]
+FEW_STEPS = 500  # no model of this package has learnt much by then, with the usual learning rates
+NAMES = {"constant": "the constant", "biases": "shrunken biases", "logistic": "logistic regression"}
+
+
+def baseline_losses(summary: Summary, split: str = "test") -> dict[str, float]:
+    """The loss of each baseline on a split, by name; empty if there is none.
+
+    >>> found = {"constant": {"test": {"mse": 1.25}}, "biases": {"test": {"mse": 0.83}}}
+    >>> baseline_losses({"baselines": found, "test": {"best": {"mse": 0.8}}})
+    {'constant': 1.25, 'biases': 0.83}
+    """
+    objective = _objective(summary)
+    found = {n: of[split].get(objective) for n, of in (summary.get("baselines") or {}).items()}
+    return {name: loss for name, loss in found.items() if loss is not None}
+
+
+def baselines_in_words(summaries: Sequence[Summary]) -> str:
+    """What the baselines reach on test, of one data set or on average of several; "" without any.
+
+    >>> found = {"constant": {"test": {"mse": 1.25}}, "biases": {"test": {"mse": 0.83}}}
+    >>> run = {"baselines": found, "test": {"best": {"mse": 0.8}}, "data_fingerprint": "f00d"}
+    >>> baselines_in_words([run, run, {**run, "data_fingerprint": "cafe"}])
+    'constant 1.2500, biases 0.8300 (means over 2 data sets)'
+    """
+    of_data = {one["data_fingerprint"]: losses for one in summaries if (losses := baseline_losses(one))}
+    names = dict.fromkeys(name for losses in of_data.values() for name in losses)
+    means = {n: fmean(losses[n] for losses in of_data.values() if n in losses) for n in names}
+    several = f" (means over {len(of_data)} data sets)" if len(of_data) > 1 else ""
+    return ", ".join(f"{name} {loss:.4f}" for name, loss in means.items()) + several
+
+
+def baselines_line(summaries: Sequence[Summary]) -> str | None:
+    """The same as a line to print; None without any."""
+    words = baselines_in_words(summaries)
+    return f"baselines on test: {words}" if words else None
+
+
+def warning_below_baseline(summary: Summary) -> str | None:
+    """Say that a run is worse in validation than a baseline, and what to try; None if it is not."""
+    losses = baseline_losses(summary, "validation")
+    best, last, objective = *(summary["validation"][w] for w in ("best", "last")), _objective(summary)
+    if not losses or best[objective] is None:
+        return None
+    name = min(losses, key=lambda one: losses[one])
+    if best[objective] <= losses[name]:
+        return None
+    return (
+        f"warning: in validation this model is worse than {NAMES.get(name, name)}: {objective} "
+        f"{best[objective]:.4f} against {losses[name]:.4f}; {_remedy(summary['steps'], best, last)}"
+    )
+
+
+def _remedy(steps: int, best: Summary, last: Summary) -> str:
+    if steps < FEW_STEPS:
+        took = "1 step" if steps == 1 else f"{steps:,} steps"
+        return f"it took only {took}: try a smaller --batch-size, or more --epochs with --patience"
+    if best["step"] == last["step"]:
+        return "it was best at its end: try more --epochs with --patience"
+    return "it was best before its end: try a smaller --budget, or a smaller --lr"
+
+
+def _objective(summary: Summary) -> str:
+    return next(t.objective for t in TASKS.values() if t.objective in summary["test"]["best"])

@@ -1,0 +1,156 @@
+"""Logistic regression on ids: a weight for each id, and for each dense column. The baseline of clicks.
+
+Knows nothing about other models. logit = constant + shift + sum of the weights of the ids + mean of
+those of each bag + weights of the dense columns, each of which is standardised first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixdim.training.evaluation import Progress
+from mixdim.training.inputs import Batch, Batches, TrainingData, num_rows
+from mixdim.training.loop import fit
+from mixdim.training.options import TrainingOptions
+
+# An epoch has all training rows, or a random part of them, each epoch another: so many rows, or one in
+# so many. Of large data, all epochs together see less than a third of the rows.
+ROWS_AN_EPOCH, ONE_IN = 1 << 18, 16
+BATCHES = 128  # an epoch of little data has about so many
+MIN_BATCH, MAX_BATCH = 32, 4096
+OPTIONS = TrainingOptions("amsgrad", lr=1e-2, batch_size=MAX_BATCH, epochs=5, patience=1)
+ROWS_TO_STANDARDISE_BY = 1 << 16
+
+
+class LogisticRegression(nn.Module):
+    """A batch to its logits. All weights begin with 0, so an id that training never has adds nothing.
+
+    - `sizes`: the ids of each feature by name, bags included; `single_valued`: those without bags.
+    - `constant`: the logit of a batch without anything.
+    - `means`, `deviations`: of the dense columns.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        single_valued: Sequence[str],
+        *,
+        constant: float,
+        means: Tensor,
+        deviations: Tensor,
+    ) -> None:
+        super().__init__()
+        first_rows = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+        self.constant, self.first_rows = constant, first_rows
+        self.weights = nn.EmbeddingBag(sum(sizes.values()), 1, mode="sum", sparse=True)
+        self.shift, self.dense = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(len(means)))
+        nn.init.zeros_(self.weights.weight)
+        self.starts: Tensor
+        self.means: Tensor
+        self.deviations: Tensor
+        self.register_buffer("starts", torch.tensor([first_rows[n] for n in single_valued]).long())
+        self.register_buffer("means", means)
+        self.register_buffer("deviations", deviations)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the logit of each sample: (batch,)."""
+        standardised = (batch.dense - self.means) / self.deviations
+        logits = self.constant + self.shift + standardised @ self.dense
+        if batch.ids.shape[1]:
+            logits = logits + self.weights(batch.ids + self.starts).squeeze(1)
+        for name, (values, offsets) in getattr(batch, "bags", {}).items():
+            rows, weight = values + self.first_rows[name], self.weights.weight
+            means = F.embedding_bag(rows.long(), weight, offsets[:-1], mode="mean", sparse=True)
+            logits = logits + means.squeeze(1)  # an empty bag adds 0
+        return logits
+
+
+def measure_logistic(
+    data: TrainingData,
+    constant: float,
+    *,
+    options: TrainingOptions = OPTIONS,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train it for a few epochs, keep the weights of the best validation, and measure them.
+
+    The batches are smaller than in the options if there are few rows.
+    """
+    rows = num_rows(data, "train")
+    limited = Limited(data, min(rows, max(ROWS_AN_EPOCH, rows // ONE_IN)))
+    means, deviations = moments(data)
+    sizes = {name: len(counts) for name, counts in data.counts.items()}
+    model = LogisticRegression(
+        sizes, data.single_valued, constant=constant, means=means, deviations=deviations
+    )
+    batch_size = min(options.batch_size, max(MIN_BATCH, limited.rows // BATCHES))
+
+    def show(stage: str, done: int, total: int, note: str) -> None:
+        if progress is not None and stage == "training":
+            progress("baseline", done, total, note)
+
+    fitted = fit(model, limited, options=options, batch_size=batch_size, progress=show)
+    return {
+        "rows_an_epoch": limited.rows,
+        "epochs": fitted.epochs_run,
+        "validation": _metrics(fitted.validation["best"]),
+        "test": _metrics(fitted.test["best"]),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Limited:
+    """Data whose epochs have some of the training rows, each epoch others."""
+
+    data: TrainingData
+    rows: int
+
+    @cached_property
+    def splits(self) -> Mapping[str, tuple[int, int]]:
+        """Those of the data, but for fewer rows in training."""
+        start, _ = self.data.splits["train"]
+        return {**self.data.splits, "train": (start, start + self.rows)}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.data, name)
+
+    def batches(self, split: str, *, batch_size: int, **order: Any) -> Batches:
+        """The first batches of an order, as many as the rows fill."""
+        start, stop = self.splits[split]
+        of_all = self.data.batches(split, batch_size=batch_size, **order)
+        return _First(of_all, -(-(stop - start) // batch_size))
+
+
+@dataclass(frozen=True, eq=False)
+class _First:
+    """The first of some batches."""
+
+    batches: Batches
+    wanted: int
+
+    def __len__(self) -> int:
+        return self.wanted
+
+    def __iter__(self) -> Iterator[Batch]:
+        return islice(iter(self.batches), self.wanted)
+
+
+def moments(data: TrainingData) -> tuple[Tensor, Tensor]:
+    """Means and deviations of the dense columns on some training rows, 1 for those of constants."""
+    batches = data.batches("train", batch_size=ROWS_TO_STANDARDISE_BY, shuffle=True)
+    dense = next(iter(batches)).dense.double()
+    deviations = (dense - dense.mean(0)).square().mean(0).sqrt()
+    return dense.mean(0).float(), torch.where(deviations > 0, deviations, 1.0).float()
+
+
+def _metrics(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in ("step", "epoch", "slices")}

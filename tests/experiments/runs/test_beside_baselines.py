@@ -1,0 +1,107 @@
+"""A run says what its baselines reach, and warns if it is worse; earlier summaries say nothing."""
+
+import pytest
+
+from method_records import by_method
+from mixdim.experiments.report.page import report_page
+from mixdim.experiments.runs import train
+from mixdim.experiments.runs.beside_baselines import (
+    baselines_in_words,
+    baselines_line,
+    warning_below_baseline,
+)
+from mixdim.experiments.runs.summary import advice_after
+from mixdim.experiments.runs.train import train_run
+from mixdim.experiments.sweeps.measure import AskedRun, known_baselines, train_and_measure
+from mixdim.experiments.sweeps.table import contest_table, sweep_table
+from mixdim.training.baselines import baselines_of
+from report_records import finished
+from small_runs import told
+from training_data import ratings
+
+
+def with_baselines(record, *, constant=1.25, biases=0.83, validation=0.0):
+    objective = record.loss_name
+    record.summary["baselines"] = {
+        "constant": {"validation": {objective: constant}, "test": {objective: constant}},
+        "biases": {"validation": {objective: biases + validation}, "test": {objective: biases}},
+    }
+    record.summary["steps"] = 1000
+    return record
+
+
+def test_the_summary_has_the_baselines_of_its_data_whatever_the_seed(tmp_path):
+    runs = [train_run(told("mf", epochs=1, seed=s), tmp_path / str(s)).summary for s in (0, 1)]
+    assert runs[0]["baselines"] == runs[1]["baselines"] == baselines_of(ratings())
+    assert advice_after(runs[0])[0].startswith("baselines on test: constant ")
+
+
+def test_a_hopeless_model_is_told_so_in_one_line_with_both_numbers(tmp_path):
+    summary = train_run(told("mf", epochs=1, lr=1e-9, mean=False), tmp_path / "run").summary
+    own, simple = summary["validation"]["best"]["mse"], summary["baselines"]["biases"]["validation"]
+    line = advice_after(summary)[-1]
+    assert "\n" not in line
+    assert line.startswith("warning: in validation this model is worse than shrunken biases: ")
+    assert f"mse {own:.4f} against {simple['mse']:.4f}; it took only 8 steps" in line
+
+
+@pytest.mark.parametrize(
+    ("steps", "best", "last", "remedy"),
+    [
+        (1, 1, 1, "only 1 step: try a smaller --batch-size"),
+        (1000, 1000, 1000, "best at its end: try more --epochs"),
+        (1000, 300, 1000, "best before its end: try a smaller --budget"),
+    ],
+)
+def test_what_to_try_depends_on_how_it_went(steps, best, last, remedy):
+    summary = with_baselines(finished(0.9)).summary
+    measured = summary["validation"]["best"]
+    summary["validation"] = {"best": {**measured, "step": best}, "last": {**measured, "step": last}}
+    assert remedy in warning_below_baseline({**summary, "steps": steps})
+
+
+def test_a_good_model_is_not_warned_of():
+    assert warning_below_baseline(with_baselines(finished(0.8)).summary) is None
+    # Only validation counts: on test it may have been luck.
+    assert warning_below_baseline(with_baselines(finished(0.9), validation=0.1).summary) is None
+    unmeasured = with_baselines(finished(0.9)).summary
+    unmeasured["validation"] = {which: {"step": 1, "mse": None} for which in ("best", "last")}
+    assert warning_below_baseline(unmeasured) is None
+
+
+def test_tables_of_sweeps_end_with_a_line_of_baselines():
+    line = "baselines on test: constant 1.2500, biases 0.8300"
+    assert sweep_table([with_baselines(finished())]).endswith(f"\n\n{line}")
+    assert contest_table([with_baselines(by_method("cut", asked=800))]).endswith(f"\n\n{line}")
+    splits = [with_baselines(finished(seed=0)), with_baselines(finished(seed=1, fingerprint="ab" * 16),
+                                                               biases=0.85)]  # fmt: skip
+    expected = "baselines on test: constant 1.2500, biases 0.8400 (means over 2 data sets)"
+    assert sweep_table(splits).splitlines()[-1] == expected
+
+
+def test_the_report_says_them_beside_each_data_set():
+    page = report_page([with_baselines(finished())])
+    assert '<th scope="col">baselines on test</th>' in page
+    assert "<td>constant 1.2500, biases 0.8300</td>" in page
+
+
+def test_nothing_is_said_of_runs_from_before_there_were_baselines():
+    old = finished()
+    assert baselines_in_words([old.summary]) == ""
+    assert baselines_line([old.summary]) is None
+    assert warning_below_baseline(old.summary) is None
+    assert "baselines" not in sweep_table([old])
+    assert "baselines on test" not in report_page([old])
+    assert "constant 1.2500" in sweep_table([old, with_baselines(finished(seed=1))])
+
+
+def test_baselines_that_a_record_has_are_not_measured_again(tmp_path, monkeypatch):
+    first = train_and_measure(AskedRun(told("mf", epochs=1), "a"), tmp_path / "a")
+    known = known_baselines([first, finished()])
+    assert known == {ratings().fingerprint: baselines_of(ratings())}
+    monkeypatch.setattr(train, "baselines_of", None)
+    asked = AskedRun(told("mf", epochs=1, seed=1), "b", known_baselines=known)
+    second = train_and_measure(asked, tmp_path / "b")
+    assert second.summary["baselines"] == first.summary["baselines"]
+    first.summary["version"] = "0.0.1"  # which may have measured them in another way
+    assert known_baselines([first]) == {}
