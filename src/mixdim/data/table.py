@@ -6,11 +6,8 @@ Knows nothing about vocabularies or the prepared format.
 from __future__ import annotations
 
 import codecs
-import csv
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +24,13 @@ from mixdim.data.encoding import (
     encode_rows,
     feature_column,
 )
-from mixdim.data.fields import Layout, Rows, read_fields, take_first_line
+from mixdim.data.fields import Rows
 from mixdim.data.folder import Meta
 from mixdim.data.rejects import Rejects
-from mixdim.data.sources import Source, check_sources
+from mixdim.data.sources import check_sources
 from mixdim.data.splitting import Split, at_random, by_position, by_time
+from mixdim.data.table_files import named_twice, read_rows
 
-SEPARATORS = ",;\t|"
-PARQUET = b"PAR1"
-PARQUET_ROWS = 1 << 17  # rows of a chunk
 BAD = {"binary": "label is not 0 or 1", "rating": "target is not a number"}
 
 Columns = dict[str, tuple[pl.Expr, pl.DataType]]  # where a column is in a frame, and its type
@@ -79,7 +74,7 @@ def prepare_table(
 
     def chunks() -> Iterator[pl.DataFrame]:
         for source in sources:
-            for rows in _read(source, roles.columns, separator, encoding, rejects):
+            for rows in read_rows(source, roles.columns, separator, encoding, rejects):
                 yield roles.typed(rows, rejects)
 
     def split_of(spool: Spool) -> Split:
@@ -133,7 +128,7 @@ class _Roles:
         if not self.features:
             raise ValueError("categorical must name at least one column")
         for names in (self.features, self.dense):
-            twice = _named_twice(names)
+            twice = named_twice(names)
             if twice:
                 raise ValueError(f"column {twice[0]!r} is given twice")
             if self.target in names:
@@ -200,60 +195,3 @@ class _Roles:
         if is_odd(kind):
             raise ValueError(f"{file}: column {name!r} has values of type {kind}")
         return values(column, self.types.setdefault(name, type_of_values(kind)))
-
-
-def _read(
-    source: Source, columns: list[str], separator: str | None, encoding: str, rejects: Rejects
-) -> Iterator[Rows]:
-    with source.path.open("rb") as file:
-        if file.read(len(PARQUET)) == PARQUET:
-            return _read_parquet(source, columns)
-    return _read_text(source, columns, separator, encoding, rejects)
-
-
-def _read_parquet(source: Source, columns: list[str]) -> Iterator[Rows]:
-    first = 1
-    try:
-        table = pl.scan_parquet(source.path, glob=False)
-        header = table.collect_schema().names()
-        _check_columns(source, header, columns)
-        place = {name: index for index, name in enumerate(header)}
-        # By place: a name may look like a pattern.
-        wanted = table.select(pl.nth([place[name] for name in columns]))
-        for frame in wanted.collect_batches(chunk_size=PARQUET_ROWS):
-            yield Rows(source.name, frame, np.arange(first, first + frame.height))
-            first += frame.height
-    except pl.exceptions.PolarsError as error:
-        raise ValueError(
-            f"{source.name} is no readable Parquet file: {str(error).splitlines()[0]}"
-        ) from None
-
-
-def _read_text(
-    source: Source, columns: list[str], separator: str | None, encoding: str, rejects: Rejects
-) -> Iterator[Rows]:
-    blocks = source.blocks()
-    line, first = take_first_line(next(blocks), encoding)
-    mark = separator or max(SEPARATORS, key=line.count)
-    header = next(csv.reader([line], delimiter=mark), [])
-    _check_columns(source, header, columns)
-    place = {name: index for index, name in enumerate(header)}
-    layout = Layout(mark, len(header), tuple(place[c] for c in columns), encoding, quotes=True)
-    head = [first] if first.data else []
-    yield from read_fields(source, chain(head, blocks), layout, rejects)
-
-
-def _check_columns(source: Source, header: list[str], columns: list[str]) -> None:
-    twice, named = _named_twice(header), set(header)
-    if twice:
-        raise ValueError(f"{source.name}: its header names {', '.join(map(repr, twice))} more than once")
-    missing = [name for name in columns if name not in named]
-    if missing:
-        raise ValueError(
-            f"{source.name} has no column {', '.join(map(repr, missing))}; "
-            f"it has {', '.join(header)[:200]}"
-        )
-
-
-def _named_twice(names: Sequence[str]) -> list[str]:
-    return sorted(name for name, times in Counter(names).items() if times > 1)
