@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from mixdim.data.columns import bag, is_odd, missing, number, time, type_of_values, values
+from mixdim.data.columns import bag, is_odd, label, missing, number, time, type_of_values, values
 from mixdim.data.encoding import (
     TARGET,
     TIME,
@@ -24,14 +24,19 @@ from mixdim.data.encoding import (
     encode_rows,
     feature_column,
 )
-from mixdim.data.fields import Rows
+from mixdim.data.fields import TRY_LATIN_1, Rows
 from mixdim.data.folder import Meta
-from mixdim.data.rejects import Rejects
+from mixdim.data.rejects import BAD_ENCODING, Rejects
 from mixdim.data.sources import check_sources
 from mixdim.data.splitting import Split, at_random, by_position, by_time
 from mixdim.data.table_files import named_twice, read_rows
 
 BAD = {"binary": "label is not 0 or 1", "rating": "target is not a number"}
+EMPTY = "target is empty"
+ADVICE = {
+    BAD_ENCODING: TRY_LATIN_1,
+    BAD["binary"]: '--target "COLUMN >= NUMBER" makes labels of numbers, --task rating learns them',
+}
 
 Columns = dict[str, tuple[pl.Expr, pl.DataType]]  # where a column is in a frame, and its type
 
@@ -70,7 +75,7 @@ def prepare_table(
     if "\n".encode(encoding) != b"\n":
         raise ValueError(f"encoding must extend ASCII, such as utf-8 or latin-1, got {encoding!r}")
     sources = check_sources(raw)
-    rejects = Rejects(max_bad)
+    rejects = Rejects(max_bad, advice=ADVICE)
 
     def chunks() -> Iterator[pl.DataFrame]:
         for source in sources:
@@ -140,6 +145,7 @@ class _Roles:
                 raise ValueError(f"bag {name!r} cannot be a file name; rename the column")
         times = () if self.time is None else (self.time,)
         self.columns = list(dict.fromkeys([self.target, *self.dense, *self.features, *times]))
+        self.place = {name: place for place, name in enumerate(self.columns)}
         self.types: dict[str, pl.DataType] = {}
 
     def typed(self, rows: Rows, rejects: Rejects) -> pl.DataFrame:
@@ -151,18 +157,24 @@ class _Roles:
             for name, place, kind in zip(self.columns, given.columns, given.dtypes, strict=True)
         }
         typed = self._select(rows.name, given, columns)
-        reasons, checks = zip(*self._checks(columns), strict=True)
+        reasons, checks, about = zip(*self._checks(columns), strict=True)
         both = pl.concat([given, typed], how="horizontal")
         passed = both.select(c.fill_null(False).alias(str(i)) for i, c in enumerate(checks)).to_numpy()
         failed = np.flatnonzero(~passed.all(axis=0))
         good = rejects.passing(
-            rows.name, rows.lines, ((reasons[check], passed[:, check]) for check in failed)
+            rows.name,
+            rows.lines,
+            ((reasons[check], passed[:, check], self._shown(rows, about[check])) for check in failed),
         )
         dense = [dense_column(index) for index in range(len(self.dense))]
         return typed.filter(good).with_columns(pl.col(dense).fill_null(0.0))
 
+    def _shown(self, rows: Rows, name: str | None) -> pl.Series | None:
+        return None if name is None else rows.frame.to_series(self.place[name])
+
     def _select(self, file: str, given: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-        wanted = {TARGET: number(*columns[self.target])}
+        read = label if self.task == "binary" else number
+        wanted = {TARGET: read(*columns[self.target])}
         for index, name in enumerate(self.dense):
             wanted[dense_column(index)] = number(*columns[name])
         for index, name in enumerate(self.features):
@@ -179,15 +191,17 @@ class _Roles:
                     raise ValueError(f"{file}: column {name!r} has other types in other files") from None
             raise
 
-    def _checks(self, columns: Columns) -> Iterator[tuple[str, pl.Expr]]:
-        """What is wrong with a row, and the test that it then does not pass."""
+    def _checks(self, columns: Columns) -> Iterator[tuple[str, pl.Expr, str | None]]:
+        """What is wrong with a row, the test that it then does not pass, and whose value to show."""
         target = pl.col(TARGET)
-        yield BAD[self.task], target.is_in([0.0, 1.0]) if self.task == "binary" else target.is_finite()
+        yield EMPTY, ~missing(*columns[self.target]), None
+        known = target.is_in([0.0, 1.0]) if self.task == "binary" else target.is_finite()
+        yield BAD[self.task], known, self.target
         for index, name in enumerate(self.dense):
             is_number = pl.col(dense_column(index)).is_finite()
-            yield f"{name} is not a number", is_number | missing(*columns[name])
+            yield f"{name} is not a number", is_number | missing(*columns[name]), name
         if self.time is not None:
-            yield f"{self.time} is not a time", pl.col(TIME).is_finite()
+            yield f"{self.time} is not a time", pl.col(TIME).is_finite(), self.time
 
     def _values(self, file: str, name: str, column: pl.Expr, kind: pl.DataType) -> pl.Expr:
         if name in self.bags:
