@@ -191,5 +191,5 @@ def test_labels_are_words_in_any_case_or_numbers(tmp_path, kind):
 def test_words_are_no_ratings(tmp_path):
     (tmp_path / "t.csv").write_text("y,c\n1,a\nyes,a\n3,b\n")
     given = {"target": "y", "categorical": ["c"], "task": "rating"}
-    with pytest.raises(ValueError, match="line 3: target is not a number: 'yes'$"):
+    with pytest.raises(ValueError, match=r"line 3: target is not a number: 'yes'$"):
         prepare_table([tmp_path / "t.csv"], tmp_path / "out", **given)

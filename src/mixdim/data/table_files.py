@@ -14,6 +14,7 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
+from mixdim.data.column_patterns import listed
 from mixdim.data.fields import Layout, Rows, read_fields, take_first_line
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Block, Source
@@ -98,8 +99,7 @@ def _check_columns(source: Source, header: list[str], columns: list[str]) -> Non
     lacking = [name for name in columns if name not in named]
     if lacking:
         raise ValueError(
-            f"{source.name} has no column {', '.join(map(repr, lacking))}; "
-            f"it has {', '.join(header)[:200]}"
+            f"{source.name} has no column {', '.join(map(repr, lacking))}; it has {listed(header)}"
         )
 
 
