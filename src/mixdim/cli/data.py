@@ -117,6 +117,7 @@ def movielens(
 
 TABLE_EXAMPLES = """Examples:
 
+- `mixdim prepare table x.csv` looks at the file and proposes a command
 - `mixdim prepare table x.csv --out x --target click --categorical site,user`
 - `mixdim prepare table x.csv --out x --target label --categorical 'C*' --dense 'I*'`
 - `mixdim prepare table x.csv --out x --target "rating >= 8" --where "rating > 0" --categorical user`
@@ -126,11 +127,13 @@ TABLE_EXAMPLES = """Examples:
 @prepare_app.command(epilog=TABLE_EXAMPLES)
 def table(
     raw: Annotated[list[Path], typer.Argument(help="CSV, TSV, either as .gz, or Parquet.")],
-    out: Out,
+    out: Annotated[Path | None, typer.Option(help="The prepared folder to make.")] = None,
     target: Annotated[
-        str, typer.Option(help='Column to predict, or what makes its labels: "rating >= 8".')
-    ],
-    categorical: Annotated[str, typer.Option(help="Columns of ids: A,B,... or patterns: 'C*'")],
+        str | None, typer.Option(help='Column to predict, or what makes its labels: "rating >= 8".')
+    ] = None,
+    categorical: Annotated[
+        str | None, typer.Option(help="Columns of ids: A,B,... or patterns: 'C*'")
+    ] = None,
     dense: Annotated[str, typer.Option(help="Columns of numbers: X,Y,... or patterns.")] = "",
     bag: Annotated[
         list[str] | None, typer.Option(help="A column of several ids and its separator: TAGS:|")
@@ -149,9 +152,18 @@ def table(
     max_bad: MaxBad = 0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Prepare any table."""
+    """Prepare any table; with nothing but its files, look at it and propose the command."""
     from mixdim.data.prepare import prepare_table
+    from mixdim.data.proposal import propose
 
+    separator = {"\\t": "\t", "tab": "\t"}.get(separator or "", separator)
+    if not (out or target or categorical or dense or bag or where):
+        typer.echo(str(propose(raw, separator=separator, encoding=encoding)))
+        return
+    if out is None or target is None or categorical is None:
+        needed = {"--out": out, "--target": target, "--categorical": categorical}
+        lacking = ", ".join(name for name, value in needed.items() if value is None)
+        raise ValueError(f"missing option {lacking}; with nothing but files, the command proposes all")
     _make(
         out,
         partial(
@@ -162,7 +174,7 @@ def table(
             categorical=_names(categorical),
             dense=_names(dense),
             bags=dict(_bag(entry) for entry in bag or []),
-            separator={"\\t": "\t", "tab": "\t"}.get(separator or "", separator),
+            separator=separator,
             encoding=encoding,
             task=task,
             where=where,
@@ -264,11 +276,8 @@ def _bag(entry: str) -> tuple[str, str]:
 
 
 def _kept_by_where(meta: Meta) -> list[str]:
-    left_out = meta.rows.get("left_out")
-    if left_out is None:
-        return []
-    kept = meta.rows["kept"]
-    return [f"{kept:,} of {kept + left_out:,} rows kept by --where"]
+    kept, left_out = meta.rows["kept"], meta.rows.get("left_out")
+    return [] if left_out is None else [f"{kept:,} of {kept + left_out:,} rows kept by --where"]
 
 
 def _make(

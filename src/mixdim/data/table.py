@@ -5,7 +5,6 @@ Knows nothing about vocabularies or the prepared format.
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ from mixdim.data.folder import Meta
 from mixdim.data.rejects import BAD_ENCODING, Rejects
 from mixdim.data.sources import check_sources
 from mixdim.data.splitting import Split, at_random, by_position, by_time
-from mixdim.data.table_files import header_of, named_twice, read_rows
+from mixdim.data.table_files import check_text, header_of, named_twice, read_rows
 
 BAD = {"binary": "label is not 0 or 1", "rating": "target is not a number"}
 EMPTY = "target is empty"
@@ -84,14 +83,7 @@ def prepare_table(
     `"position"`, or `"time:COLUMN"`, a column of numbers or ISO dates. Dense columns are taken as they
     are, 0 where missing.
     """
-    if separator is not None and len(separator.encode()) != 1:
-        raise ValueError(f"separator must be one ASCII character, got {separator!r}")
-    try:
-        codecs.lookup(encoding)
-    except LookupError:
-        raise ValueError(f"encoding {encoding!r} is unknown") from None
-    if "\n".encode(encoding) != b"\n":
-        raise ValueError(f"encoding must extend ASCII, such as utf-8 or latin-1, got {encoding!r}")
+    check_text(separator, encoding)
     sources = check_sources(raw)
     rejects = Rejects(max_bad, advice=ADVICE)
     header = header_of(sources[0], separator, encoding)

@@ -5,6 +5,7 @@ Knows nothing about what a column is for.
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,18 +25,30 @@ PARQUET = b"PAR1"
 PARQUET_ROWS = 1 << 17  # rows of a chunk
 
 
+def check_text(separator: str | None, encoding: str) -> None:
+    """Complain of a separator or an encoding that no file can be read with."""
+    if separator is not None and len(separator.encode()) != 1:
+        raise ValueError(f"separator must be one ASCII character, got {separator!r}")
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise ValueError(f"encoding {encoding!r} is unknown") from None
+    if "\n".encode(encoding) != b"\n":
+        raise ValueError(f"encoding must extend ASCII, such as utf-8 or latin-1, got {encoding!r}")
+
+
 def read_rows(
     source: Source, columns: list[str], separator: str | None, encoding: str, rejects: Rejects
 ) -> Iterator[Rows]:
     """The wanted columns of a file: texts, or of Parquet whatever type they have."""
-    if _is_parquet(source):
+    if is_parquet(source):
         return _read_parquet(source, columns)
     return _read_text(source, columns, separator, encoding, rejects)
 
 
 def header_of(source: Source, separator: str | None, encoding: str) -> list[str]:
     """The names of a file's columns, each once."""
-    if _is_parquet(source):
+    if is_parquet(source):
         with _parquet_errors(source):
             header = pl.scan_parquet(source.path, glob=False).collect_schema().names()
     else:
@@ -44,7 +57,8 @@ def header_of(source: Source, separator: str | None, encoding: str) -> list[str]
     return header
 
 
-def _is_parquet(source: Source) -> bool:
+def is_parquet(source: Source) -> bool:
+    """Whether a file is Parquet, by its first bytes."""
     with source.path.open("rb") as file:
         return file.read(len(PARQUET)) == PARQUET
 
@@ -68,6 +82,7 @@ def _read_parquet(source: Source, columns: list[str]) -> Iterator[Rows]:
         place = {name: index for index, name in enumerate(header)}
         # By place: a name may look like a pattern.
         wanted = table.select(pl.nth([place[name] for name in columns]))
+        wanted = wanted if source.sample is None else wanted.head(source.sample)
         for frame in wanted.collect_batches(chunk_size=PARQUET_ROWS):
             yield Rows(source.name, frame, np.arange(first, first + frame.height))
             first += frame.height
