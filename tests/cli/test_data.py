@@ -32,6 +32,15 @@ def test_a_table_is_prepared_and_inspected(capsys, tmp_path):
     assert "Prepared data: binary task, 40 rows, 3 features" in output(capsys, "inspect", str(out)).out
 
 
+def test_rows_kept_by_where_are_counted(capsys, tmp_path):
+    raw, out = write_table(tmp_path / "clicks.csv"), tmp_path / "out"
+    chosen = ("--target", "age >= 3", "--where", "age != ''", "--categorical", "s*,user")
+    printed = output(capsys, "prepare", "table", str(raw), "--out", str(out), *chosen).out
+    assert "2 features, rows: train 24, validation 3, test 3\n30 of 40 rows kept by --where\n" in printed
+    said = complaint(capsys, "prepare", "table", str(raw), "--out", "x", *TABLE, "--where", "age > > 3")
+    assert "where 'age > > 3', '>' at character 7: a number or a text in quotes must come here" in said
+
+
 def test_movielens_is_prepared_from_its_zip(capsys, tmp_path):
     ratings = "".join(
         f"{u}::{i}::{(u + i) % 5 + 1}::{u * i}\n" for u in range(1, 21) for i in range(1, 11)

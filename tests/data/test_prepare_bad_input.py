@@ -232,13 +232,16 @@ TABLE = {"target": "y", "categorical": ["c"], "dense": ["d"], "split": "time:t"}
     [
         (b"1,a,2", "wrong number of fields"),
         (b"1,a,2,3,4", "wrong number of fields"),
-        (b"2,a,2,3", "label is not 0 or 1"),
-        (b",a,2,3", "label is not 0 or 1"),
-        (b"1,a,x,3", "d is not a number"),
-        (b"1,a,inf,3", "d is not a number"),
-        (b"1,a,1e39,3", "d is not a number"),
-        (b"1,a,2,soon", "t is not a time"),
-        (b"1,a,2,", "t is not a time"),
+        (b"2,a,2,3", "label is not 0 or 1: '2'"),
+        (b"maybe,a,2,3", "label is not 0 or 1: 'maybe'"),
+        (b",a,2,3", "target is empty"),
+        (b"  ,a,2,3", "target is empty"),
+        (b"1,a,x,3", "d is not a number: 'x'"),
+        (b"1,a,inf,3", "d is not a number: 'inf'"),
+        (b"1,a,1e39,3", "d is not a number: '1e39'"),
+        (b"1,a," + b"x" * 99 + b",3", "d is not a number: '" + "x" * 39 + "..."),
+        (b"1,a,2,soon", "t is not a time: 'soon'"),
+        (b"1,a,2,", "t is not a time: nothing"),
         (b"1,\xff,2,3", "bad encoding"),
         (b'1,"a"b,2,3', "bad quotes"),
     ],
@@ -249,7 +252,10 @@ def test_a_malformed_row_of_a_table_is_refused_with_its_place(tmp_path, line, re
     (tmp_path / "t.csv").write_bytes(b"y,c,d,t\n" + good + line + b"\n" + good)
     call = partial(prepare_table, [tmp_path / "t.csv"], **TABLE)
     message = refused(tmp_path, call, match="1 of 3 rows read are malformed")
-    assert message.endswith(f"line {4 if quoted else 3}: {reason}")
+    told, _, advice = message.partition("; ")
+    assert told.endswith(f"line {4 if quoted else 3}: {reason}")
+    assert (advice == "try --encoding latin-1") == (reason == "bad encoding")
+    assert ("--target" in advice) == reason.startswith("label")
     assert call(out=tmp_path / "out", max_bad=1).rows["kept"] == 2
 
 
@@ -295,7 +301,9 @@ def test_headers_and_files_of_a_table_are_checked(tmp_path):
     path.write_text("y,c,d,t\n")
     refused(tmp_path, call, match=r"no rows in the training split: 0 rows of t\.csv")
     path.write_bytes(b"y,c,d,t,\xff\n1,2,3,4,5\n")
-    refused(tmp_path, call, match=r"t\.csv line 1: .*--encoding")
+    refused(tmp_path, call, match=r"t\.csv line 1: .*; try --encoding latin-1$")
+    path.write_bytes("y,c,d,t\n".encode("utf-16"))
+    refused(tmp_path, call, match=r"t\.csv line 1: .*; it looks like UTF-16: convert it to UTF-8$")
     pl.DataFrame({"y": [1]}).write_parquet(path)
     refused(tmp_path, call, match=r"t\.csv has no column 'd', 'c', 't'")
     path.write_bytes(path.read_bytes()[:-40])

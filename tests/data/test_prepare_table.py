@@ -165,3 +165,31 @@ def test_a_backslash_is_a_letter_in_other_files(tmp_path):
     )
     table = pl.read_parquet(tmp_path / "out" / "vocabulary" / "0.parquet")
     assert table["value"].to_list() == ["C:\\dir\\", "C:\\x", "a\\b", None]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_labels_are_words_in_any_case_or_numbers(tmp_path, kind):
+    words = {
+        "True": 1,
+        "no": 0,
+        "YES": 1,
+        "f": 0,
+        "T": 1,
+        " n ": 0,
+        "y": 1,
+        "FALSE": 0,
+        "1.0": 1,
+        "0": 0,
+    }
+    path = tmp_path / f"t.{kind}"
+    frame = pl.DataFrame({"y": list(words), "c": ["a"] * len(words)})
+    frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
+    prepare_table([path], tmp_path / "out", target="y", categorical=["c"], split="position")
+    assert np.load(tmp_path / "out" / "target.npy").tolist() == list(words.values())
+
+
+def test_words_are_no_ratings(tmp_path):
+    (tmp_path / "t.csv").write_text("y,c\n1,a\nyes,a\n3,b\n")
+    given = {"target": "y", "categorical": ["c"], "task": "rating"}
+    with pytest.raises(ValueError, match=r"line 3: target is not a number: 'yes'$"):
+        prepare_table([tmp_path / "t.csv"], tmp_path / "out", **given)

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mixdim.data import Dataset, fields, table
+from mixdim.data import Dataset, fields, table_files
 from mixdim.data.inspection import inspect
 from mixdim.data.prepare import prepare_table
 
@@ -46,7 +46,7 @@ def test_names_are_compared_a_few_times_however_many_there_are(tmp_path, monkeyp
 
     read = csv.reader
     monkeypatch.setattr(
-        table.csv, "reader", lambda *given, **options: map(names, read(*given, **options))
+        table_files.csv, "reader", lambda *given, **options: map(names, read(*given, **options))
     )
     counts = []
     for columns in (40, 160):

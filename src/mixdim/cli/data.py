@@ -115,30 +115,55 @@ def movielens(
     )
 
 
-@prepare_app.command(
-    epilog="Example: `mixdim prepare table x.csv --out x --target click --categorical site,user`"
-)
+TABLE_EXAMPLES = """Examples:
+
+- `mixdim prepare table x.csv` looks at the file and proposes a command
+- `mixdim prepare table x.csv --out x --target click --categorical site,user`
+- `mixdim prepare table x.csv --out x --target label --categorical 'C*' --dense 'I*'`
+- `mixdim prepare table x.csv --out x --target "rating >= 8" --where "rating > 0" --categorical user`
+"""
+
+
+@prepare_app.command(epilog=TABLE_EXAMPLES)
 def table(
     raw: Annotated[list[Path], typer.Argument(help="CSV, TSV, either as .gz, or Parquet.")],
-    out: Out,
-    target: Annotated[str, typer.Option(help="Column to predict.")],
-    categorical: Annotated[str, typer.Option(help="Columns of ids: A,B,...")],
-    dense: Annotated[str, typer.Option(help="Columns of numbers: X,Y,...")] = "",
+    out: Annotated[Path | None, typer.Option(help="The prepared folder to make.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help='Column to predict, or what makes its labels: "rating >= 8".')
+    ] = None,
+    categorical: Annotated[
+        str | None, typer.Option(help="Columns of ids: A,B,... or patterns: 'C*'")
+    ] = None,
+    dense: Annotated[str, typer.Option(help="Columns of numbers: X,Y,... or patterns.")] = "",
     bag: Annotated[
         list[str] | None, typer.Option(help="A column of several ids and its separator: TAGS:|")
     ] = None,
     separator: Annotated[str | None, typer.Option(help="Between columns; guessed if not given.")] = None,
     encoding: Annotated[str, typer.Option(help="Of the text, such as utf-8 or latin-1.")] = "utf-8",
-    task: Annotated[str, typer.Option(help="binary (0 or 1) or rating (any number).")] = "binary",
+    task: Annotated[
+        str, typer.Option(help="binary (0 or 1, yes or no, ...) or rating (any number).")
+    ] = "binary",
+    where: Annotated[
+        str | None, typer.Option(help="Only rows that meet it: \"rating > 0 and city != 'Oz'\".")
+    ] = None,
     split: Annotated[str, typer.Option(help="random, position, or time:COLUMN.")] = "random",
     seed: Seed = 0,
     min_count: MinCount = 1,
     max_bad: MaxBad = 0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Prepare any table."""
+    """Prepare any table; with nothing but its files, look at it and propose the command."""
     from mixdim.data.prepare import prepare_table
+    from mixdim.data.proposal import propose
 
+    separator = {"\\t": "\t", "tab": "\t"}.get(separator or "", separator)
+    if not (out or target or categorical or dense or bag or where):
+        typer.echo(str(propose(raw, separator=separator, encoding=encoding)))
+        return
+    if out is None or target is None or categorical is None:
+        needed = {"--out": out, "--target": target, "--categorical": categorical}
+        lacking = ", ".join(name for name, value in needed.items() if value is None)
+        raise ValueError(f"missing option {lacking}; with nothing but files, the command proposes all")
     _make(
         out,
         partial(
@@ -149,15 +174,17 @@ def table(
             categorical=_names(categorical),
             dense=_names(dense),
             bags=dict(_bag(entry) for entry in bag or []),
-            separator={"\\t": "\t", "tab": "\t"}.get(separator or "", separator),
+            separator=separator,
             encoding=encoding,
             task=task,
+            where=where,
             split=split,
             seed=seed,
             min_count=min_count,
             max_bad=max_bad,
             overwrite=overwrite,
         ),
+        _kept_by_where,
     )
 
 
@@ -246,6 +273,11 @@ def _bag(entry: str) -> tuple[str, str]:
     if not (name and colon and separator):
         raise ValueError(f"--bag must be a column and its separator such as TAGS:|, got {entry!r}")
     return name, separator
+
+
+def _kept_by_where(meta: Meta) -> list[str]:
+    kept, left_out = meta.rows["kept"], meta.rows.get("left_out")
+    return [] if left_out is None else [f"{kept:,} of {kept + left_out:,} rows kept by --where"]
 
 
 def _make(

@@ -10,15 +10,30 @@ import polars as pl
 
 TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
 TEXTS = pl.String, pl.Categorical, pl.Enum
+YES, NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
 
 
 def number(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
     """As float32; null where it is no number, infinite where it is too large."""
+    return exact_number(column, kind).cast(pl.Float32, strict=False)
+
+
+def exact_number(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """As float64; null where it is no number."""
     if isinstance(kind, TEXTS):
         column = column.cast(pl.String).str.strip_chars()
     elif is_odd(kind):
-        return _nothing(column).cast(pl.Float32)
-    return column.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False)
+        return _nothing(column)
+    return column.cast(pl.Float64, strict=False)
+
+
+def label(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """As float32: 1 or 0 for words such as yes and no in any case, else the number, null where none."""
+    if not isinstance(kind, TEXTS):
+        return number(column, kind)
+    word = column.cast(pl.String).str.strip_chars().str.to_lowercase()
+    said = pl.when(word.is_in(YES)).then(1.0).when(word.is_in(NO)).then(0.0)
+    return pl.coalesce([said.cast(pl.Float32), number(column, kind)])
 
 
 def missing(column: pl.Expr, kind: pl.DataType) -> pl.Expr:

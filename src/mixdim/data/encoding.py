@@ -133,7 +133,10 @@ def encode_rows(
         _read(chunks, spool, rejects, tell)
         split = split_of(spool) if spool.rows else Split((0, 0, 0))
         if not split.sizes[0]:
-            raise ValueError(f"no rows in the training split: {spool.rows:,} rows of {_names(source)}")
+            kept = f", {rejects.left_out:,} others left out by where" if rejects.left_out else ""
+            raise ValueError(
+                f"no rows in the training split: {spool.rows:,} rows of {_names(source)}{kept}"
+            )
         counts, bag_sizes = _count(schema, spool, split, tell)
         vocabularies = [Vocabulary(count.total(), min_count=min_count) for count in counts]
         del counts
@@ -151,9 +154,10 @@ def encode_rows(
             source={"files": source()},
             options={**options, "min_count": min_count, "max_bad": rejects.max_bad},
             rows={
-                "read": spool.rows + rejects.total,
+                "read": spool.rows + rejects.total + (rejects.left_out or 0),
                 "kept": spool.rows,
                 "rejected": dict(sorted(rejects.reasons.items())),
+                **({} if rejects.left_out is None else {"left_out": rejects.left_out}),
             },
         )
         writer.finish(meta)
@@ -161,16 +165,17 @@ def encode_rows(
 
 
 def _read(chunks: Iterable[pl.DataFrame], spool: Spool, rejects: Rejects, tell: Progress) -> None:
-    kept = 0
+    kept = well_formed = 0
     for chunk in chunks:
         kept += chunk.height
-        tell("read", kept + rejects.total, None)
+        well_formed = kept + (rejects.left_out or 0)
+        tell("read", well_formed + rejects.total, None)
         if not rejects.too_many:
             if chunk.height:
                 spool.add(chunk)
-        elif rejects.total > kept:
+        elif rejects.total > well_formed:
             break  # most rows are malformed: this is another format, and the rest says nothing new
-    rejects.check(kept + rejects.total)
+    rejects.check(well_formed + rejects.total)
 
 
 def _count(

@@ -5,6 +5,7 @@ Knows nothing about what the columns mean: an empty field is null, everything el
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
@@ -19,6 +20,8 @@ from mixdim.data.rejects import BAD_ENCODING, WRONG_FIELDS, Rejects
 from mixdim.data.sources import Block, Source
 
 BAD_QUOTES = "bad quotes"
+TRY_LATIN_1 = "try --encoding latin-1"
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 QUOTED_ROWS = 1 << 16  # rows of a frame that the slower reader makes, at most
 QUOTED_FIELDS = 1 << 22  # and fields
 
@@ -142,7 +145,8 @@ def take_first_line(block: Block, encoding: str) -> tuple[str, Block]:
     try:
         text = line.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{block.name} line {block.first_line}: {error}; give its --encoding") from None
+        advice = "it looks like UTF-16: convert it to UTF-8" if line.startswith(UTF16) else TRY_LATIN_1
+        raise ValueError(f"{block.name} line {block.first_line}: {error}; {advice}") from None
     return text, Block(block.name, block.first_line + 1, rest)
 
 

@@ -41,10 +41,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Source:
-    """A raw file, or one member of a zip file."""
+    """A raw file, or one member of a zip file; with `sample` only so many of its first lines."""
 
     path: Path
     member: str | None = None
+    sample: int | None = None
 
     @property
     def name(self) -> str:
@@ -78,7 +79,11 @@ class Source:
             raise OSError(f"cannot read {self.name}: {error.strerror or error}") from None
 
     def blocks(self) -> Iterator[Block]:
-        """The lines of the file, some megabytes at a time."""
+        """The lines of the file, some megabytes at a time; of a sample at most one block."""
+        blocks = self._all_blocks()
+        return blocks if self.sample is None else iter([next(blocks).first_rows(self.sample)])
+
+    def _all_blocks(self) -> Iterator[Block]:
         line, rest = 1, b""
         with self.open() as file:
             while data := file.read(BLOCK):

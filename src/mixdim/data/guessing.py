@@ -1,0 +1,122 @@
+"""What a column of a table looks like, from its name and a sample of its values.
+
+Knows nothing about files or commands. The rules are those of docs/data.md, "A proposal", in their order.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import polars as pl
+
+from mixdim.data.columns import NO, YES, exact_number, is_odd, missing, time
+
+TARGET_WORDS = {
+    *("target", "label", "labels", "y", "click", "clicked", "clicks", "converted", "conversion", "like"),
+    *("purchase", "purchased", "bought", "liked", "response", "outcome", "churn", "churned", "fraud"),
+}
+RATING_WORDS = {"rating", "ratings", "score", "stars"}
+ID_WORDS = {
+    *("id", "ids", "uid", "code", "zip", "zipcode", "postcode", "user", "item", "movie", "product"),
+    *("book", "isbn", "ad", "site", "device", "category", "cat", "type", "class", "shop", "store"),
+    *("channel", "app", "os", "ip", "hash", "key"),
+}
+TIME_WORDS = {"time", "timestamp", "date", "datetime", "day", "ts", "created", "updated"}
+MARKS = "|;"  # between the values of a bag
+FEW = 50  # whole numbers of so few values are codes
+LONG_TEXT = 40  # characters, on average
+NEVER_TWICE = 20  # rows from which on it says something that no value occurs twice
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A column: what it seems to be, why, and what its sample holds."""
+
+    name: str
+    kind: str  # binary, rating (both may be the target), time, categorical, dense, bag or leave out
+    why: str
+    distinct: int
+    missing: float  # share of the rows
+    example: str
+    mark: str = ""  # of a bag
+    named: bool = False  # whether it is called as targets are
+
+
+def guess(name: str, column: pl.Series) -> Guess:
+    """Guess what a column is."""
+    frame = column.to_frame("0")
+    here, kind = pl.col("0"), column.dtype
+    values = frame.filter(~missing(here, kind))["0"]
+    share = 1 - len(values) / max(1, len(column))
+    if is_odd(kind):
+        is_bag = isinstance(kind, pl.List) and not is_odd(kind.inner)  # type: ignore[arg-type]
+        found = ("bag", "lists") if is_bag else ("leave out", f"type {kind}")
+        return Guess(name, *found, 0, share, str(values[0]) if len(values) else "", mark="|")
+    texts = values.cast(pl.String)
+    distinct = texts.n_unique()
+    found, mark = _kind(_words(name), values, texts, distinct)
+    example = texts.mode().sort()[0] if len(texts) else ""
+    named = not _words(name).isdisjoint(TARGET_WORDS | RATING_WORDS)
+    return Guess(name, *found, distinct, share, example, mark, named)
+
+
+def _kind(
+    words: set[str], values: pl.Series, texts: pl.Series, distinct: int
+) -> tuple[tuple[str, str], str]:
+    """What the values are and why; of a bag also the mark."""
+    here, kind, rows = pl.col("0"), values.dtype, len(values)
+    if distinct <= 1:
+        return ("leave out", "one value only" if rows else "no value"), ""
+    frame = values.to_frame("0")
+    if distinct == 2 and texts.str.strip_chars().str.to_lowercase().is_in([*YES, *NO]).all():
+        return ("binary", "two labels"), ""
+    numbers = frame.select(exact_number(here, kind))["0"]
+    is_number = not numbers.null_count() and not kind.is_temporal()
+    if words & RATING_WORDS and is_number:
+        return ("rating", "numbers, by its name"), ""
+    if kind.is_temporal() or ((words & TIME_WORDS or not is_number) and _is_time(frame, is_number)):
+        return ("time", "times"), ""
+    if is_number:
+        return _kind_of_numbers(words, numbers, distinct), ""
+    mark = next((mark for mark in MARKS if _is_bag(texts, mark)), "")
+    if mark:
+        return ("bag", f"values between {mark}"), mark
+    if texts.str.len_chars().sum() > LONG_TEXT * rows:
+        return ("leave out", "long texts"), ""
+    if distinct == rows >= NEVER_TWICE:
+        return ("leave out", "no value twice"), ""
+    return ("categorical", "texts"), ""
+
+
+def _kind_of_numbers(words: set[str], numbers: pl.Series, distinct: int) -> tuple[str, str]:
+    whole = bool((numbers == numbers.floor()).all())
+    if not whole and not words & ID_WORDS:
+        return "dense", "numbers with fractions"
+    counts_up = distinct == len(numbers) >= NEVER_TWICE and numbers.is_sorted()
+    if counts_up or (words & ID_WORDS and distinct == len(numbers) >= NEVER_TWICE):
+        return "leave out", "no value twice"
+    if words & ID_WORDS:
+        return "categorical", "numbers, by its name"
+    return ("categorical", "few whole numbers") if distinct <= FEW else ("dense", "many whole numbers")
+
+
+def _is_time(frame: pl.DataFrame, is_number: bool) -> bool:
+    """Dates, or numbers as large as seconds since 1970 are."""
+    times = frame.select(time(pl.col("0"), frame.dtypes[0]))["0"]
+    if times.null_count():
+        return False
+    return not is_number or bool((times >= 1e8).all())
+
+
+def _is_bag(texts: pl.Series, mark: str) -> bool:
+    """Whether a fifth of the texts has the mark, and what is between occurs twice on average."""
+    if texts.str.contains(mark, literal=True).sum() * 5 < len(texts):
+        return False
+    pieces = texts.str.split(mark).explode(empty_as_null=False, keep_nulls=False)
+    return pieces.n_unique() * 2 <= len(pieces)
+
+
+def _words(name: str) -> set[str]:
+    """The words of a name: userId, user_id and "User ID" have the same."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)}
