@@ -50,7 +50,7 @@ def guess(name: str, column: pl.Series) -> Guess:
     values = frame.filter(~missing(here, kind))["0"]
     share = 1 - len(values) / max(1, len(column))
     if is_odd(kind):
-        is_bag = isinstance(kind, pl.List) and not is_odd(kind.inner)  # type: ignore[arg-type]
+        is_bag = isinstance(kind, pl.List) and not is_odd(kind.inner)  # type: ignore[arg-type]  # polars may say a class
         found = ("bag", "lists") if is_bag else ("leave out", f"type {kind}")
         return Guess(name, *found, 0, share, str(values[0]) if len(values) else "", mark="|")
     texts = values.cast(pl.String)
