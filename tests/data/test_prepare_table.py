@@ -57,7 +57,10 @@ def check_table(out, rows):
     check_feature(out, meta, 2, bags, values)
 
 
-COLUMNS = {"target": "y", "categorical": ["shop", "color"], "dense": ["price"], "bags": {"tags": "|"}}
+COLUMNS = {
+    **{"target": "y", "categorical": ["shop", "color"], "bags": {"tags": "|"}},
+    **{"dense": ["price"], "dense_as_is": True},
+}
 
 
 @pytest.mark.parametrize(

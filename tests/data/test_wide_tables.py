@@ -36,7 +36,14 @@ def prepare(tmp_path, columns, names=list):
     raw, out = tmp_path / f"{columns}.csv", tmp_path / f"{columns}"
     found = names(write_table(raw, columns))
     half = columns // 2
-    prepare_table([raw], out, target=names(["y"])[0], categorical=found[:half], dense=found[half:])
+    prepare_table(
+        [raw],
+        out,
+        target=names(["y"])[0],
+        categorical=found[:half],
+        dense=found[half:],
+        dense_as_is=True,
+    )
     return out
 
 
@@ -105,7 +112,13 @@ def test_names_that_look_like_patterns_are_names(tmp_path, kind):
     path = tmp_path / f"t.{kind}"
     frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
     prepare_table(
-        [path], tmp_path / "out", target="y", dense=["*", "^.*$"], categorical=["^y"], split="position"
+        [path],
+        tmp_path / "out",
+        target="y",
+        dense=["*", "^.*$"],
+        categorical=["^y"],
+        split="position",
+        dense_as_is=True,
     )
     assert np.load(tmp_path / "out" / "dense.npy").tolist() == [[3, n] for n in range(10)]
     assert Dataset(tmp_path / "out").cardinalities == {"^y": 3}
@@ -144,7 +157,9 @@ def test_texts_of_few_values_are_texts(tmp_path, kind):
     text = pl.Series(["7", "8", "", None, "7"] * 2)
     frame = pl.DataFrame({"y": [0, 1] * 5, "c": text.cast(kind), "d": text.cast(kind)})
     frame.write_parquet(path)
-    prepare_table([path], out, target="y", categorical=["c"], dense=["d"], split="position")
+    prepare_table(
+        [path], out, target="y", categorical=["c"], dense=["d"], split="position", dense_as_is=True
+    )
     assert np.load(out / "dense.npy")[:5, 0].tolist() == [7, 8, 0, 0, 7]
     values = pl.read_parquet(out / "vocabulary" / "0.parquet")
     assert values["value"].to_list()[:2] == ["7", None]

@@ -12,6 +12,8 @@ import typer
 import mixdim
 from mixdim import kernels
 from mixdim.cli import data as cli_data
+from mixdim.cli import predict as cli_predict
+from mixdim.cli import prepare as cli_prepare
 from mixdim.cli import report as cli_report
 from mixdim.cli import reproduce as cli_reproduce
 from mixdim.cli import sweep as cli_sweep
@@ -197,7 +199,7 @@ def demo(
         raise stopped_by(stopped.signal_name, str(stopped)) from None
 
 
-app.add_typer(cli_data.prepare_app, name="prepare")
+app.add_typer(cli_prepare.prepare_app, name="prepare")
 app.command(epilog=cli_data.GENERATE_EXAMPLES)(cli_data.generate)
 app.command(epilog="Example: `mixdim download movielens-1m --out raw`")(cli_data.download)
 app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_data.inspect)
@@ -205,9 +207,7 @@ app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_
 
 app.command(epilog=cli_train.TRAIN_EXAMPLES)(cli_train.train)
 app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --json`")(cli_train.evaluate)
-app.command(epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`")(
-    cli_train.predict
-)
+app.command(epilog=cli_predict.PREDICT_EXAMPLES)(cli_predict.predict)
 app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)
 app.command(epilog=cli_sweep.RECOMMEND_EXAMPLES)(cli_sweep.recommend)
 app.command(epilog=cli_reproduce.REPRODUCE_EXAMPLES)(cli_reproduce.reproduce)

@@ -1,4 +1,4 @@
-"""The commands about training: train, evaluate, predict. Thin: the work is in mixdim.experiments."""
+"""The commands about training: train, evaluate. Thin: the work is in mixdim.experiments."""
 
 from __future__ import annotations
 
@@ -179,21 +179,6 @@ def evaluate(
     typer.echo(
         json.dumps(found, indent=2) if as_json else _metrics_table({f"{split}, {weights}": found})
     )
-
-
-def predict(
-    run: Run,
-    data: Data,
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
-    split: Split = "test",
-    weights: Weights = "best",
-) -> None:
-    """Write a trained model's predictions: columns row, prediction and target."""
-    from mixdim.experiments.runs.trained import predict_run
-
-    with progress_bars(unit="samples") as progress:
-        rows = predict_run(run, data, out, split=split, weights=weights, progress=progress)
-    typer.echo(f"{out}: {rows:,} predictions")
 
 
 def _widths(text: str | None, name: str) -> list[int] | None:

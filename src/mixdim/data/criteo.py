@@ -7,29 +7,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from mixdim.data.earlier import open_earlier
 from mixdim.data.encoding import (
     TARGET,
     Progress,
     Schema,
-    Spool,
     dense_column,
     encode_rows,
     feature_column,
 )
-from mixdim.data.fields import Layout, Rows, read_plain
+from mixdim.data.fields import Layout, Rows, read_plain, take_first_line
 from mixdim.data.folder import Meta
+from mixdim.data.new_rows import NewRows
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Source, check_sources
-from mixdim.data.splitting import Split, by_seven_days, halves
+from mixdim.data.splitting import Split, all_test, by_seven_days, halves
+from mixdim.data.spool import Spool
 
 DENSE = tuple(f"I{i}" for i in range(1, 14))
 CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
 WIDTH = 1 + len(DENSE) + len(CATEGORICAL)
 FIELDS = Layout("\t", WIDTH, tuple(range(WIDTH)))
+UNLABELLED = Layout("\t", WIDTH - 1, tuple(range(WIDTH - 1)))  # as the files that Criteo asks to predict
 SCHEMA = Schema("binary", CATEGORICAL, DENSE)
 LAST_DAY = 23  # of the terabyte set, counted from 0
 BAD_LABEL, BAD_INTEGER, BAD_HEX = "label is not 0 or 1", "not an integer", "not 8 hex digits"
@@ -40,11 +46,14 @@ def prepare_criteo(
     out: str | Path,
     *,
     layout: str = "kaggle",
-    min_count: int = 1,
+    min_count: int | None = None,
     rows: int | None = None,
+    split: str | None = None,
+    vocabulary_of: str | Path | None = None,
     max_bad: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
+    new_rows: NewRows | None = None,
 ) -> Meta:
     """Prepare Criteo's click logs, plain or gzip.
 
@@ -52,7 +61,14 @@ def prepare_criteo(
     halves of the seventh are validation and test. `"terabyte"`: files day_0 to day_22 train, the halves
     of day_23 are validation and test. `rows` takes only the first rows. Integers x become
     log(1 + max(x, 0)), 0 where missing.
+
+    With `vocabulary_of`, an earlier folder, ids are its own, and all rows are in the test split unless
+    `split` is "days". `new_rows` asks for rows that shall only be predicted, with or without labels.
     """
+    earlier = None if vocabulary_of is None else open_earlier(vocabulary_of, "criteo")
+    split = split or ("days" if earlier is None else "test")
+    if split not in ("days", "test") or (split == "test" and earlier is None):
+        raise ValueError(f"split must be 'days' or, with an earlier vocabulary, 'test', got {split!r}")
     if layout not in ("kaggle", "terabyte"):
         raise ValueError(f"layout must be 'kaggle' or 'terabyte', got {layout!r}")
     if rows is not None and rows < 1:
@@ -66,9 +82,13 @@ def prepare_criteo(
     def chunks() -> Iterator[pl.DataFrame]:
         left = rows
         for source in sources:
-            for found in _read(source, left, rejects):
+            fields = FIELDS if new_rows is None else _layout_of(source)
+            for found in _read(source, left, rejects, fields, is_new=new_rows is not None):
                 if left is not None:
                     left -= found.read
+                if new_rows is not None:
+                    new_rows.has_target |= fields is FIELDS
+                    new_rows.keep(source.name, found.lines)
                 if layout == "terabyte" and _day(source) < LAST_DAY:
                     before_last_day[0] += found.frame.height
                 yield found.frame
@@ -76,11 +96,13 @@ def prepare_criteo(
                 return
 
     def split_of(spool: Spool) -> Split:
+        if split == "test":
+            return all_test(spool.rows)
         if layout == "kaggle":
             return by_seven_days(spool.rows)
         return Split((before_last_day[0], *halves(spool.rows - before_last_day[0])))
 
-    return encode_rows(
+    meta = encode_rows(
         out,
         SCHEMA,
         chunks(),
@@ -91,37 +113,66 @@ def prepare_criteo(
         progress=progress,
         source=lambda: [source.describe() for source in sources],
         options={"format": "criteo", "layout": layout, "rows": rows},
+        earlier=earlier,
     )
+    if new_rows is not None:
+        new_rows.finish(rejects)
+    return meta
 
 
+@dataclass(frozen=True)
 class _Found:
-    """Typed rows, and how many raw rows they were read from."""
+    """Typed rows, their lines, and how many raw rows they were read from."""
 
-    def __init__(self, frame: pl.DataFrame, read: int) -> None:
-        self.frame, self.read = frame, read
+    frame: pl.DataFrame
+    lines: np.ndarray
+    read: int
 
 
-def _read(source: Source, limit: int | None, rejects: Rejects) -> Iterator[_Found]:
+def _read(
+    source: Source, limit: int | None, rejects: Rejects, fields: Layout, *, is_new: bool
+) -> Iterator[_Found]:
     for block in source.blocks():
         if limit == 0:
             return
         if limit is not None:
             block = block.first_rows(limit)
         before = rejects.total
-        frame = _typed(read_plain(block, FIELDS, rejects), rejects)
-        read = frame.height + rejects.total - before
+        rows = read_plain(block, fields, rejects)
+        if fields is UNLABELLED:
+            rows = replace(rows, frame=_unlabelled(rows.frame))
+        typed = _typed(rows, rejects, is_new=is_new)
+        read = typed.frame.height + rejects.total - before
         if limit is not None:
             limit -= read
-        yield _Found(frame, read)
+        yield _Found(typed.frame, typed.lines, read)
 
 
-def _typed(rows: Rows, rejects: Rejects) -> pl.DataFrame:
-    """Label, logarithms and categories as numbers; rows that have others are rejected."""
-    label = pl.col("0").is_in(["0", "1"]).fill_null(False)
+def _layout_of(source: Source) -> Layout:
+    """With or without labels, by the first line."""
+    line, _ = take_first_line(next(replace(source, sample=1).blocks()), FIELDS.encoding)
+    return UNLABELLED if line.count("\t") == UNLABELLED.width - 1 else FIELDS
+
+
+def _unlabelled(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same as if there were a column of labels, in which nothing is."""
+    places = {str(place): str(place + 1) for place in range(UNLABELLED.width)}
+    return frame.rename(places).select(pl.lit(None, pl.String).alias("0"), *places.values())
+
+
+def _typed(rows: Rows, rejects: Rejects, *, is_new: bool) -> Rows:
+    """Label, logarithms and categories as numbers; rows that have others are rejected.
+
+    Only a label that is no label becomes NaN where rows are new, to be predicted.
+    """
+    is_label = pl.col("0").is_in(["0", "1"]).fill_null(False)
+    label = pl.col("0").cast(pl.Float32, strict=False)
+    if is_new:
+        label, is_label = pl.when(is_label).then(label).otherwise(nan), pl.lit(True)
     integers = {c: pl.col(str(i)) for i, c in enumerate(DENSE, 1)}
     hexes = {c: pl.col(str(i)) for i, c in enumerate(CATEGORICAL, 1 + len(DENSE))}
     columns = [
-        pl.col("0").cast(pl.Float32, strict=False).alias(TARGET),
+        label.cast(pl.Float32).alias(TARGET),
         *(
             field.str.to_integer(base=10, dtype=pl.Int64, strict=False).alias(dense_column(i))
             for i, field in enumerate(integers.values())
@@ -133,7 +184,7 @@ def _typed(rows: Rows, rejects: Rejects) -> pl.DataFrame:
     ]
     typed = rows.frame.select(columns)
     checks = rows.frame.with_columns(typed).select(
-        label.alias(BAD_LABEL),
+        is_label.alias(BAD_LABEL),
         pl.all_horizontal(
             pl.col(dense_column(i)).is_not_null() | field.is_null()
             for i, field in enumerate(integers.values())
@@ -154,8 +205,7 @@ def _typed(rows: Rows, rejects: Rejects) -> pl.DataFrame:
         pl.col(c).clip(lower_bound=0).cast(pl.Float64).log1p().cast(pl.Float32).fill_null(0.0)
         for c in map(dense_column, range(len(DENSE)))
     ]
-    typed = typed.with_columns(logs)
-    return typed if good.all() else typed.filter(good)
+    return Rows(rows.name, typed.with_columns(logs), rows.lines).keep(good)
 
 
 def _day(source: Source) -> int:

@@ -83,8 +83,13 @@ class Dataset:
 
     @cached_property
     def vocabulary_fingerprint(self) -> str:
-        """A digest of the vocabularies: where it is the same, ids mean the same."""
+        """A digest of vocabularies and dense rules: where it is the same, ids and numbers mean the same.
+
+        Without dense rules it is that of the vocabularies alone, as ever.
+        """
         digest = hashlib.blake2b(digest_size=16)
+        if self.meta.dense_rules is not None:
+            digest.update(repr(self.meta.dense_rules).encode())
         for number in range(len(self.meta.features)):
             digest.update(fingerprint(self.path / vocabulary_file(number)).encode())
         return digest.hexdigest()

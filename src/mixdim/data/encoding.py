@@ -6,19 +6,22 @@ Knows nothing about raw formats. Memory holds one chunk of rows and the vocabula
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from mixdim.data.folder import FeatureMeta, Meta
+from mixdim.data.dense_rules import DenseMoments, DenseRule, apply_rules, dense_names
+from mixdim.data.earlier import Earlier
+from mixdim.data.folder import FeatureMeta, Meta, vocabulary_file
 from mixdim.data.folder_writer import FolderWriter
 from mixdim.data.rejects import Rejects
 from mixdim.data.splitting import Split
+from mixdim.data.spool import Spool
 from mixdim.data.vocabulary import ValueCounts, Vocabulary
 
 Progress = Callable[[str, int, int | None], None]
@@ -27,7 +30,7 @@ Members = list[slice | np.ndarray]
 
 
 def dense_column(index: int) -> str:
-    """How typed rows call a dense column: float32."""
+    """How typed rows call a dense column: float32, or float64 with nulls if rules are for it."""
     return f"dense.{index}"
 
 
@@ -44,52 +47,13 @@ class Schema:
     features: tuple[str, ...]
     dense: tuple[str, ...] = ()
     bags: frozenset[str] = frozenset()
+    by_rules: bool = False  # whether dense columns are standardised by rules of the training split
 
     @property
     def columns(self) -> list[str]:
         """The columns of typed rows, beside the time."""
         dense = [dense_column(i) for i in range(len(self.dense))]
         return [TARGET, *dense, *(feature_column(i) for i in range(len(self.features)))]
-
-
-@dataclass
-class Spool:
-    """Typed rows on disk, a file for each chunk, between reading and encoding."""
-
-    folder: Path
-    sizes: list[int] = field(default_factory=list)
-
-    @property
-    def rows(self) -> int:
-        """Rows so far."""
-        return sum(self.sizes)
-
-    def add(self, frame: pl.DataFrame) -> None:
-        """Write a chunk."""
-        self.folder.mkdir(exist_ok=True)
-        # Python writes the file: its error says what the disk lacks, which that of polars does not.
-        content = frame.write_ipc(None)
-        self._path(len(self.sizes)).write_bytes(content.getbuffer())
-        self.sizes.append(frame.height)
-
-    def chunks(self, *, remove: bool = False) -> Iterator[tuple[int, pl.DataFrame]]:
-        """The first row and the rows of each chunk; with `remove`, each file goes once it was read."""
-        start = 0
-        for index, size in enumerate(self.sizes):
-            yield start, pl.read_ipc(self._path(index).read_bytes())
-            start += size
-            if remove:
-                self._path(index).unlink()
-        if remove:
-            self.folder.rmdir()
-
-    def column(self, name: str) -> np.ndarray:
-        """One column of all rows."""
-        parts = [pl.read_ipc(self._path(i), columns=[name]) for i in range(len(self.sizes))]
-        return pl.concat(parts)[name].to_numpy()
-
-    def _path(self, index: int) -> Path:
-        return self.folder / f"{index}.arrow"
 
 
 class ArrayFile:
@@ -117,13 +81,22 @@ def encode_rows(
     split_of: Callable[[Spool], Split],
     rejects: Rejects,
     *,
-    min_count: int,
+    min_count: int | None,
     overwrite: bool,
     progress: Progress | None,
     source: Callable[[], list[dict[str, Any]]],
     options: dict[str, Any],
+    earlier: Earlier | None = None,
 ) -> Meta:
-    """Write the prepared folder of typed rows; `split_of` is asked once all rows are known."""
+    """Write the prepared folder of typed rows; `split_of` is asked once all rows are known.
+
+    Ids and dense rules are those of an `earlier` folder, or come from the training split.
+    """
+    if earlier is not None:
+        earlier.check(schema.task, schema.features, schema.bags, schema.dense)
+        min_count = earlier.agree("min_count", min_count, earlier.meta.options.get("min_count", 1))
+        options = {**options, "vocabulary_of": str(earlier.folder)}
+    min_count = 1 if min_count is None else min_count
     if min_count < 1:
         raise ValueError(f"min_count must be >= 1, got {min_count}")
     tell = progress or (lambda stage, done, total: None)
@@ -132,24 +105,28 @@ def encode_rows(
         spool = Spool(writer.path / "spool")
         _read(chunks, spool, rejects, tell)
         split = split_of(spool) if spool.rows else Split((0, 0, 0))
-        if not split.sizes[0]:
+        if not split.sizes[0] and (earlier is None or not spool.rows):
             kept = f", {rejects.left_out:,} others left out by where" if rejects.left_out else ""
-            raise ValueError(
-                f"no rows in the training split: {spool.rows:,} rows of {_names(source)}{kept}"
-            )
-        counts, bag_sizes = _count(schema, spool, split, tell)
-        vocabularies = [Vocabulary(count.total(), min_count=min_count) for count in counts]
+            where = "at all" if earlier is not None else "in the training split"
+            raise ValueError(f"no rows {where}: {spool.rows:,} rows of {_names(source)}{kept}")
+        counts, bag_sizes, moments = _count(schema, spool, split, tell)
+        source_values = [count.total().height for count in counts]
+        if earlier is None:
+            vocabularies = [Vocabulary.counted(count.total(), min_count=min_count) for count in counts]
+            for index, vocabulary in enumerate(vocabularies):
+                vocabulary.write(writer.path / vocabulary_file(index))
+            rules = moments.rules() if schema.by_rules and schema.dense else None
+        else:
+            vocabularies, rules = earlier.copy_vocabularies(writer.path), earlier.meta.dense_rules
         del counts
-        for index, vocabulary in enumerate(vocabularies):
-            vocabulary.write(writer.path / "vocabulary" / f"{index}.parquet")
-        _Encoder(writer, schema, split, vocabularies, bag_sizes).run(spool, tell)
+        _Encoder(writer, schema, split, vocabularies, bag_sizes, rules).run(spool, tell)
         meta = Meta(
             task=schema.task,
             features=tuple(
-                FeatureMeta(name, v.rows, v.out_of_vocabulary, v.source_values, name in schema.bags)
-                for name, v in zip(schema.features, vocabularies, strict=True)
+                FeatureMeta(name, v.rows, v.out_of_vocabulary, distinct, name in schema.bags)
+                for name, v, distinct in zip(schema.features, vocabularies, source_values, strict=True)
             ),
-            dense=schema.dense,
+            dense=schema.dense if rules is None else dense_names(rules),
             splits=split.bounds,
             source={"files": source()},
             options={**options, "min_count": min_count, "max_bad": rejects.max_bad},
@@ -159,6 +136,7 @@ def encode_rows(
                 "rejected": dict(sorted(rejects.reasons.items())),
                 **({} if rejects.left_out is None else {"left_out": rejects.left_out}),
             },
+            dense_rules=rules,
         )
         writer.finish(meta)
         return meta
@@ -180,8 +158,10 @@ def _read(chunks: Iterable[pl.DataFrame], spool: Spool, rejects: Rejects, tell: 
 
 def _count(
     schema: Schema, spool: Spool, split: Split, tell: Progress
-) -> tuple[list[ValueCounts], dict[int, list[int]]]:
-    """Count the values of each feature, and the values in the bags of each split."""
+) -> tuple[list[ValueCounts], dict[int, list[int]], DenseMoments]:
+    """Count values of each feature and in the bags of each split; sum up dense columns in training."""
+    moments = DenseMoments(schema.dense)
+    dense = [dense_column(index) for index in range(len(schema.dense))]
     counts = [ValueCounts() for _ in schema.features]
     bag_sizes = {i: [0, 0, 0] for i, name in enumerate(schema.features) if name in schema.bags}
     for start, chunk in spool.chunks():
@@ -195,8 +175,10 @@ def _count(
                     values = values.explode(empty_as_null=False, keep_nulls=False)
                     bag_sizes[index][number] += len(values)
                 counts[index].add(values, training=number == 0)
+            if number == 0 and schema.by_rules and dense:
+                moments.add(part.select(dense).to_numpy())
         tell("count", start + chunk.height, spool.rows)
-    return counts, bag_sizes
+    return counts, bag_sizes, moments
 
 
 class _Encoder:
@@ -209,15 +191,17 @@ class _Encoder:
         split: Split,
         vocabularies: Sequence[Vocabulary],
         bag_sizes: dict[int, list[int]],
+        rules: Sequence[DenseRule] | None,
     ) -> None:
         rows = sum(split.sizes)
-        self.split, self.vocabularies = split, vocabularies
+        self.split, self.vocabularies, self.rules = split, vocabularies, rules
         self.singles = [i for i in range(len(schema.features)) if i not in bag_sizes]
         self.dense = [dense_column(i) for i in range(len(schema.dense))]
         self.arrays = {"target": ArrayFile(writer, "target.npy", (rows,), np.float32)}
         self.arrays["ids"] = ArrayFile(writer, "ids.npy", (rows, len(self.singles)), np.int32)
         if self.dense:
-            self.arrays["dense"] = ArrayFile(writer, "dense.npy", (rows, len(self.dense)), np.float32)
+            width = len(self.dense) if rules is None else len(dense_names(rules))
+            self.arrays["dense"] = ArrayFile(writer, "dense.npy", (rows, width), np.float32)
         self.bags = {}
         for index, (train, validation, test) in bag_sizes.items():
             name, total = schema.features[index], train + validation + test
@@ -251,7 +235,8 @@ class _Encoder:
         list(threads.map(fill, range(len(self.singles))))
         arrays = {"ids": ids, "target": chunk[TARGET].to_numpy()}
         if self.dense:
-            arrays["dense"] = chunk.select(self.dense).to_numpy()
+            numbers = chunk.select(self.dense).to_numpy()
+            arrays["dense"] = numbers if self.rules is None else apply_rules(self.rules, numbers)
         return arrays
 
     def _put_bags(self, part: pl.DataFrame, number: int, row: int) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from mixdim.arguments import whole_number
+from mixdim.data.dense_rules import DenseRule, dense_names
 
 FORMAT = "mixdim.data"
 VERSION = 1
@@ -77,6 +78,7 @@ class Meta:
     options: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)  # read, kept, rejected (by reason)
     truth: dict[str, Any] | None = None  # of generated data: how it was planted
+    dense_rules: tuple[DenseRule, ...] | None = None  # None: dense columns are as their source has them
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -87,12 +89,19 @@ class Meta:
             twice = [name for name, times in Counter(names).items() if times > 1]
             if twice:
                 raise ValueError(f"column {twice[0]!r} is there twice")
+        if self.dense_rules is not None and dense_names(self.dense_rules) != self.dense:
+            raise ValueError(f"its dense rules are of other columns than {', '.join(self.dense)}")
         _check_splits(self.splits)
 
     @property
     def num_rows(self) -> int:
         """Rows of all splits together."""
         return self.splits["test"][1]
+
+    @property
+    def dense_sources(self) -> tuple[str, ...]:
+        """The columns of the source that the dense columns come from."""
+        return self.dense if self.dense_rules is None else tuple(r.column for r in self.dense_rules)
 
     @property
     def files(self) -> list[str]:
@@ -181,6 +190,7 @@ def read_meta(folder: str | Path) -> Meta:
             options=document["options"],
             rows=document["rows"],
             truth=document["truth"],
+            dense_rules=_rules(document.get("dense_rules")),
         )
         if document["num_rows"] != meta.num_rows:
             raise ValueError(f"its splits end at row {meta.num_rows:,} of {document['num_rows']:,}")
@@ -201,6 +211,10 @@ def read_meta(folder: str | Path) -> Meta:
         if fingerprint(path) != digest:
             raise ValueError(f"{path} was changed after it was prepared: prepare the data again")
     return meta
+
+
+def _rules(entries: list[dict[str, Any]] | None) -> tuple[DenseRule, ...] | None:
+    return None if entries is None else tuple(DenseRule(**entry) for entry in entries)
 
 
 @contextmanager

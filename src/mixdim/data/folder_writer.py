@@ -73,10 +73,13 @@ class FolderWriter:
     def finish(self, meta: Meta) -> None:
         """Describe the folder and put it in its place."""
         files = sorted(p for p in self.path.rglob("*") if p.is_file())
+        told = asdict(meta)
+        if meta.dense_rules is None:
+            del told["dense_rules"]  # what has none is written as before there were any
         document = {
             "format": FORMAT,
             "version": VERSION,
-            **asdict(meta),
+            **told,
             "num_rows": meta.num_rows,
             "files": {
                 str(path.relative_to(self.path)): {

@@ -11,7 +11,7 @@ import numpy as np
 
 from mixdim.data.arrays import chunks_of, map_arrays, read_counts
 from mixdim.data.folder import SPLITS, Meta, read_meta
-from mixdim.data.unknown_values import advice, unknown_shares
+from mixdim.data.unknown_values import HELD_OUT, advice, unknown_shares
 from mixdim.printing import align
 
 
@@ -37,6 +37,16 @@ class FeatureInspection:
 
 
 @dataclass(frozen=True)
+class DenseInspection:
+    """One dense column of the source; without a rule it is as the source, or its recipe, has it."""
+
+    name: str
+    rule: str | None
+    missing_train: float | None  # share of the training rows
+    tells_missing: bool  # whether a column of its own says where it is missing
+
+
+@dataclass(frozen=True)
 class SplitInspection:
     """One split: its rows and the mean of its targets, None without rows."""
 
@@ -52,6 +62,7 @@ class Inspection:
     task: str
     splits: tuple[SplitInspection, ...]
     features: tuple[FeatureInspection, ...]
+    dense: tuple[DenseInspection, ...] = ()
     advice: str | None = None  # if many lookups held out are of rows that are never trained
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,8 +73,10 @@ class Inspection:
         rows = sum(split.rows for split in self.splits)
         features = "1 feature" if len(self.features) == 1 else f"{len(self.features)} features"
         head = f"Prepared data: {self.task} task, {rows:,} rows, {features}"
-        notes = [] if self.advice is None else ["", self.advice]
-        return "\n".join([head, "", *self._split_table(), "", *self._feature_table(), *notes])
+        parts = [[head], self._split_table(), self._feature_table()]
+        parts += [self._dense_table()] if self.dense else []
+        parts += [[self.advice]] if self.advice is not None else []
+        return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _split_table(self) -> list[str]:
         lines = [
@@ -89,6 +102,17 @@ class Inspection:
         below = ["feature", "rows", "in source", "row", "top 1%", "top 10%", *SPLITS]
         return align([above, below, *lines])
 
+    def _dense_table(self) -> list[str]:
+        lines = [
+            [
+                column.name,
+                column.rule or "x, as it was given",
+                _written(column.missing_train, ".2%") + (" (has a column)" * column.tells_missing),
+            ]
+            for column in self.dense
+        ]
+        return align([["dense column", "rule", "missing in train"], *lines])
+
 
 def inspect(folder: str | Path) -> Inspection:
     """Inspect a prepared folder, having checked that its files are complete and unchanged.
@@ -98,7 +122,7 @@ def inspect(folder: str | Path) -> Inspection:
     folder = Path(folder)
     meta = read_meta(folder)
     map_arrays(folder, meta)  # which checks them
-    unknown = unknown_shares(folder, meta)
+    unknown = unknown_shares(folder, meta, SPLITS if "vocabulary_of" in meta.options else HELD_OUT)
     features = tuple(
         _feature(folder, meta, number, unknown[feature.name])
         for number, feature in enumerate(meta.features)
@@ -111,7 +135,20 @@ def inspect(folder: str | Path) -> Inspection:
         task=meta.task,
         splits=tuple(_split(folder, name, *meta.splits[name]) for name in SPLITS),
         features=features,
-        advice=advice(lookups, prepared="generator" not in meta.source),
+        dense=_dense(meta),
+        advice=advice(
+            lookups, prepared=not {"generator", "vocabulary_of"} & {*meta.source, *meta.options}
+        ),
+    )
+
+
+def _dense(meta: Meta) -> tuple[DenseInspection, ...]:
+    if meta.dense_rules is None:
+        recipe = "log(1 + max(x, 0)), missing 0" if meta.options.get("format") == "criteo" else None
+        return tuple(DenseInspection(name, recipe, None, False) for name in meta.dense)
+    return tuple(
+        DenseInspection(rule.column, str(rule), rule.missing, rule.tells_missing)
+        for rule in meta.dense_rules
     )
 
 
@@ -129,7 +166,10 @@ def _feature(
         in_vocabulary=feature.rows - 1,  # all but the row for values out of vocabulary
         top_1_percent=_share_of_top(falling, 100),
         top_10_percent=_share_of_top(falling, 10),
-        out_of_vocabulary_train=_ratio(int(counts[feature.out_of_vocabulary]), int(counts.sum())),
+        # Counts are of the folder that made the vocabulary, which may be an earlier one.
+        out_of_vocabulary_train=unknown["train"]
+        if "train" in unknown
+        else _ratio(int(counts[feature.out_of_vocabulary]), int(counts.sum())),
         out_of_vocabulary_validation=unknown["validation"],
         out_of_vocabulary_test=unknown["test"],
         out_of_vocabulary_trained=bool(counts[feature.out_of_vocabulary]),

@@ -5,7 +5,9 @@ Knows nothing about vocabularies or the prepared format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,20 @@ import numpy as np
 import polars as pl
 
 from mixdim.arguments import whole_number
-from mixdim.data.encoding import TARGET, TIME, Progress, Schema, Spool, encode_rows, feature_column
+from mixdim.data.earlier import open_earlier
+from mixdim.data.encoding import TARGET, TIME, Progress, Schema, encode_rows, feature_column
 from mixdim.data.fields import Rows
 from mixdim.data.folder import Meta
 from mixdim.data.movielens_facts import BAGS, Facts
-from mixdim.data.movielens_files import find_ratings, read_rows
+from mixdim.data.movielens_files import columns_of, find_ratings, read_rows
+from mixdim.data.new_rows import NewRows
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Source
-from mixdim.data.splitting import Split, at_random, by_time
+from mixdim.data.splitting import Split, all_test, at_random, by_time
+from mixdim.data.spool import Spool
 
-HEADER = ("userId", "movieId", "rating", "timestamp")
+RATING, TIMESTAMP = "rating", "timestamp"
+HEADER = ("userId", "movieId", RATING, TIMESTAMP)
 SCHEMA = Schema("rating", ("user", "item"))
 FORMS = ("ratings", "clicks")
 LIKED = 4.0  # stars of a rating that counts as a click
@@ -32,32 +38,44 @@ def prepare_movielens(
     raw: Path,
     out: str | Path,
     *,
-    form: str = "ratings",
+    form: str | None = None,
     every: int = 1,
-    split: str = "random",
+    split: str | None = None,
     seed: int = 0,
-    min_count: int = 1,
+    min_count: int | None = None,
+    vocabulary_of: str | Path | None = None,
     max_bad: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
+    new_rows: NewRows | None = None,
 ) -> Meta:
     """Prepare MovieLens: the zip, the folder or the ratings file of any release.
 
-    `form="ratings"` has the features user and item, and predicts the rating. `"clicks"` predicts whether
-    it is at least 4, from user, movie and what the release has beside the ratings: genres and year of
-    the movie, gender, age, occupation and zip of the user. `every=4` takes the ratings 1, 5, 9, ...
+    `form="ratings"`, the default, has the features user and item, and predicts the rating. `"clicks"`
+    predicts whether it is at least 4, from user, movie and what the release has beside the ratings:
+    genres and year of the movie, gender, age, occupation and zip of the user. `every=4` takes the
+    ratings 1, 5, 9, ...
 
     The split is 80/10/10: of a seeded shuffle (`"random"`), or by timestamp (`"time"`; equal ones in the
     order of the file).
+
+    With `vocabulary_of`, an earlier folder, ids and form are its own, and all rows are in the test split
+    unless `split` is given. `new_rows` asks for rows that shall only be predicted: their file may lack
+    ratings and timestamps, if it has a header.
     """
-    if split not in ("random", "time"):
+    earlier = None if vocabulary_of is None else open_earlier(vocabulary_of, "movielens")
+    if earlier is not None:
+        form = earlier.agree("form", form, earlier.meta.options.get("form", FORMS[0]))
+    form = form or FORMS[0]
+    split = split or ("random" if earlier is None else "test")
+    if split not in ("random", "time") and (split != "test" or earlier is None):
         raise ValueError(f"split must be 'random' or 'time', got {split!r}")
     if form not in FORMS:
         raise ValueError(f"form must be {' or '.join(map(repr, FORMS))}, got {form!r}")
     every = whole_number(every, "every")
     source = find_ratings(Path(raw))
     rejects = Rejects(max_bad)
-    rows = _every(_ratings(source, rejects), every)
+    rows = _every(_ratings(source, rejects, new_rows), every)
     schema, sources = SCHEMA, [source]
     if form == "clicks":
         facts = Facts(source)
@@ -69,9 +87,11 @@ def prepare_movielens(
     more |= {"every": every} if every > 1 else {}
 
     def split_of(spool: Spool) -> Split:
+        if split == "test":
+            return all_test(spool.rows)
         return by_time(spool.column(TIME)) if split == "time" else at_random(spool.rows, seed)
 
-    return encode_rows(
+    meta = encode_rows(
         out,
         schema,
         rows,
@@ -82,26 +102,50 @@ def prepare_movielens(
         progress=progress,
         source=lambda: _described(sources),
         options={"format": "movielens", "split": split, "seed": seed, **more},
+        earlier=earlier,
     )
+    if new_rows is not None:
+        new_rows.finish(rejects)
+    return meta
 
 
-def _ratings(source: Source, rejects: Rejects) -> Iterator[pl.DataFrame]:
-    for rows in read_rows(source, HEADER, "ratings", rejects):
-        yield _typed(rows, rejects)
+def _ratings(source: Source, rejects: Rejects, new_rows: NewRows | None) -> Iterator[pl.DataFrame]:
+    if new_rows is None:
+        for rows in read_rows(source, HEADER, "ratings", rejects):
+            yield _typed(rows, rejects).frame
+        return
+    known = columns_of(source)
+    new_rows.has_target = known is None or RATING in known
+    header = HEADER if new_rows.has_target else tuple(name for name in HEADER if name != RATING)
+    wanted = header if known is None or TIMESTAMP in known else header[:-1]
+    for rows in read_rows(source, wanted, "ratings", rejects):
+        found = _typed(replace(rows, frame=_with_gaps(rows.frame, wanted)), rejects, is_new=True)
+        new_rows.keep(found.name, found.lines)
+        yield found.frame
 
 
-def _typed(rows: Rows, rejects: Rejects) -> pl.DataFrame:
+def _with_gaps(frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """All columns of ratings; no rating, and time 0, where there is no such column."""
+    gaps = {RATING: pl.lit(None, pl.String), TIMESTAMP: pl.lit("0")}
+    there = gaps | dict(zip(names, map(pl.col, frame.columns), strict=True))
+    return frame.select([there[name].alias(name) for name in HEADER])
+
+
+def _typed(rows: Rows, rejects: Rejects, *, is_new: bool = False) -> Rows:
     user, item, rating, time = (rows.frame.to_series(i) for i in range(len(HEADER)))
     integers = [s.str.to_integer(base=10, dtype=pl.Int64, strict=False) for s in (user, item, time)]
     stars = rating.cast(pl.Float32, strict=False)
+    is_rating = stars.is_finite().fill_null(False)
+    if is_new:
+        stars = pl.select(pl.when(is_rating).then(stars).otherwise(nan).cast(pl.Float32)).to_series()
     checks = {
         "not an integer": ~np.any([s.is_null().to_numpy() for s in integers], axis=0),
-        "rating is not a number": stars.is_finite().fill_null(False).to_numpy(),
+        "rating is not a number": is_rating.to_numpy() | is_new,
     }
     good = rejects.passing(rows.name, rows.lines, checks.items())
     names = (feature_column(0), feature_column(1), TIME)
     columns = dict(zip(names, integers, strict=True))
-    return pl.DataFrame({TARGET: stars, **columns}).filter(good)
+    return Rows(rows.name, pl.DataFrame({TARGET: stars, **columns}), rows.lines).keep(good)
 
 
 def _every(chunks: Iterable[pl.DataFrame], every: int) -> Iterator[pl.DataFrame]:
@@ -117,7 +161,9 @@ def _clicks(ratings: Iterable[pl.DataFrame], facts: Facts, rejects: Rejects) -> 
     user, movie = feature_column(0), feature_column(1)
     columns = {name: feature_column(place) for place, name in enumerate(facts.names, start=2)}
     for chunk in facts.beside(ratings, user, movie, rejects):
-        liked = (pl.col(TARGET) >= LIKED).cast(pl.Float32)
+        # A rating that is not known, NaN, stays so.
+        stars = pl.col(TARGET)
+        liked = pl.when(stars.is_nan()).then(stars).otherwise((stars >= LIKED).cast(pl.Float32))
         yield chunk.with_columns(liked).rename(columns)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
@@ -35,6 +36,14 @@ def find_beside(ratings: Source, names: Sequence[str]) -> Source | None:
     if ratings.member is None:
         return _find(ratings.path.parent, names, deep=False)
     return _find(ratings.path, names)
+
+
+def columns_of(source: Source) -> list[str] | None:
+    """The names in the header of a file of ratings, or None if it has none."""
+    line, _ = take_first_line(next(replace(source, sample=1).blocks()), "utf-8")
+    if "::" in line or "\t" in line:
+        return None
+    return [name.strip().strip('"') for name in line.split(",")]
 
 
 def read_rows(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ class Rejects:
         self.max_bad = max_bad
         self.reasons: Counter[str] = Counter()
         self.places: list[tuple[str, int, str]] = []  # file, line, reason with the value
+        self.lines: defaultdict[str, list[np.ndarray]] = defaultdict(list)  # by file, all of them
         self.advice = dict(advice or {})
         self.left_out: int | None = None
 
@@ -57,6 +58,7 @@ class Rejects:
         if not len(lines):
             return
         self.reasons[reason] += len(lines)
+        self.lines[file].append(np.asarray(lines, np.int64))
         told = [reason] * SHOWN if values is None else [f"{reason}: {_shown(v)}" for v in values]
         new = [(file, int(line), why) for line, why in zip(lines[:SHOWN], told, strict=False)]
         # One block is checked reason by reason, so its places arrive out of order.

@@ -44,6 +44,11 @@ def halves(rows: int) -> tuple[int, int]:
     return rows - rows // 2, rows // 2
 
 
+def all_test(rows: int) -> Split:
+    """All rows test: they come after what was trained."""
+    return Split((0, 0, rows))
+
+
 def by_position(rows: int) -> Split:
     """The first 80 % train, then 10 % and 10 %."""
     return Split(tenths(rows))

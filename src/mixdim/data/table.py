@@ -6,73 +6,48 @@ Knows nothing about vocabularies or the prepared format.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import polars as pl
 
-from mixdim.data.column_patterns import match_columns
-from mixdim.data.columns import (
-    bag,
-    exact_number,
-    is_odd,
-    label,
-    missing,
-    number,
-    time,
-    type_of_values,
-    values,
-)
-from mixdim.data.conditions import Columns, Condition, columns_of, parse_condition
-from mixdim.data.encoding import (
-    TARGET,
-    TIME,
-    Progress,
-    Schema,
-    Spool,
-    dense_column,
-    encode_rows,
-    feature_column,
-)
-from mixdim.data.fields import TRY_LATIN_1, Rows
+from mixdim.data.conditions import parse_condition
+from mixdim.data.earlier import Earlier, open_earlier
+from mixdim.data.encoding import TIME, Progress, Schema, encode_rows
 from mixdim.data.folder import Meta
-from mixdim.data.rejects import BAD_ENCODING, Rejects
+from mixdim.data.new_rows import NewRows
+from mixdim.data.rejects import Rejects
 from mixdim.data.sources import check_sources
-from mixdim.data.splitting import Split, at_random, by_position, by_time
-from mixdim.data.table_files import check_text, header_of, named_twice, read_rows
+from mixdim.data.splitting import Split, all_test, at_random, by_position, by_time
+from mixdim.data.spool import Spool
+from mixdim.data.table_files import check_text, header_of, read_rows
+from mixdim.data.table_roles import ADVICE, Roles
 
-BAD = {"binary": "label is not 0 or 1", "rating": "target is not a number"}
-EMPTY = "target is empty"
 CONDITION = re.compile(r"[<>=!]|\bin\s*\(")  # in a target, unless it is a column
-HOLDS = "holds"
-ADVICE = {
-    BAD_ENCODING: TRY_LATIN_1,
-    BAD["binary"]: '--target "COLUMN >= NUMBER" makes labels of numbers, --task rating learns them',
-}
-
-Check = tuple[str, pl.Expr, str | None]  # what is wrong unless a test passes, and whose value to show
 
 
 def prepare_table(
     raw: Sequence[Path],
     out: str | Path,
     *,
-    target: str,
-    categorical: Sequence[str],
-    dense: Sequence[str] = (),
+    target: str | None = None,
+    categorical: Sequence[str] | None = None,
+    dense: Sequence[str] | None = None,
     bags: Mapping[str, str] | None = None,
     separator: str | None = None,
-    encoding: str = "utf-8",
-    task: str = "binary",
+    encoding: str | None = None,
+    task: str | None = None,
     where: str | None = None,
-    split: str = "random",
+    split: str | None = None,
     seed: int = 0,
-    min_count: int = 1,
+    min_count: int | None = None,
+    dense_as_is: bool | None = None,
+    vocabulary_of: str | Path | None = None,
     max_bad: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
+    new_rows: NewRows | None = None,
 ) -> Meta:
     """Prepare tables with a header: CSV and its relatives, plain or gzip, and Parquet.
 
@@ -80,38 +55,73 @@ def prepare_table(
     too: only rows that meet it are taken (`mixdim.data.conditions` has the grammar). `categorical` and
     `dense` may have patterns such as `"C*"`. `bags` maps a multi-valued column to the mark between its
     values. Without a `separator` the header shows it. The split is 80/10/10: `"random"` (seeded),
-    `"position"`, or `"time:COLUMN"`, a column of numbers or ISO dates. Dense columns are taken as they
-    are, 0 where missing.
+    `"position"`, or `"time:COLUMN"`, a column of numbers or ISO dates. Dense columns are standardised
+    by rules of the training split (`mixdim.data.dense_rules`), or with `dense_as_is` taken as they are,
+    0 where missing.
+
+    With `vocabulary_of`, an earlier folder, ids and dense rules are its own, and so are all options that
+    are not given; those that say what a column means may not differ. Then all rows are in the test split
+    unless `split` is given. `new_rows` asks for rows that shall only be predicted.
     """
+    earlier = None if vocabulary_of is None else open_earlier(vocabulary_of, "table")
+    chosen: dict[str, Any] = {
+        "target": target,
+        "categorical": categorical,
+        "dense": dense,
+        "bags": None if bags is None else dict(bags),
+        "task": task,
+        "separator": separator,
+        "encoding": encoding,
+        "where": where,
+        "by_rules": None if dense_as_is is None else not dense_as_is,
+    }
+    chosen = _filled(chosen) if earlier is None else _filled_by(earlier, chosen)
+    for name in ("target", "categorical"):
+        if chosen[name] is None:
+            raise ValueError(f"{name} must be given, unless vocabulary_of says it")
+    where = None if new_rows is not None else chosen["where"]
+    split = split or ("random" if earlier is None else "test")
+    if split == "test" and earlier is None:
+        raise ValueError("split 'test' is for rows whose vocabulary is that of an earlier folder")
+    target, separator, encoding = chosen["target"], chosen["separator"], chosen["encoding"]
     check_text(separator, encoding)
     sources = check_sources(raw)
     rejects = Rejects(max_bad, advice=ADVICE)
     header = header_of(sources[0], separator, encoding)
     is_condition = target not in header and CONDITION.search(target)
-    roles = _Roles(
+    roles = Roles(
         parse_condition(target, "target") if is_condition else target,
-        categorical,
-        dense,
-        dict(bags or {}),
-        task,
+        chosen["categorical"],
+        chosen["dense"],
+        chosen["bags"],
+        chosen["task"],
         None if where is None else parse_condition(where, "where"),
         split,
         header,
+        by_rules=chosen["by_rules"],
+        is_new=new_rows is not None,
     )
+    if new_rows is not None:
+        new_rows.has_target = roles.has_target
 
     def chunks() -> Iterator[pl.DataFrame]:
         for source in sources:
             for rows in read_rows(source, roles.columns, separator, encoding, rejects):
-                yield roles.typed(rows, rejects)
+                typed = roles.typed(rows, rejects)
+                if new_rows is not None:
+                    new_rows.keep(typed.name, typed.lines)
+                yield typed.frame
 
     def split_of(spool: Spool) -> Split:
         if roles.time is not None:
             return by_time(spool.column(TIME))
+        if split == "test":
+            return all_test(spool.rows)
         return at_random(spool.rows, seed) if split == "random" else by_position(spool.rows)
 
-    return encode_rows(
+    meta = encode_rows(
         out,
-        Schema(task, roles.features, tuple(roles.dense), frozenset(roles.bags)),
+        Schema(roles.task, roles.features, tuple(roles.dense), frozenset(roles.bags), roles.by_rules),
         chunks(),
         split_of,
         rejects,
@@ -131,149 +141,28 @@ def prepare_table(
             "seed": seed,
             **({} if where is None else {"where": where}),
         },
+        earlier=earlier,
     )
+    if new_rows is not None:
+        new_rows.finish(rejects)
+    return meta
 
 
-@dataclass
-class _Roles:
-    """Which column is what; remembers the type of each feature, so that all files have the same."""
-
-    target: str | Condition
-    categorical: Sequence[str]
-    dense: Sequence[str]
-    bags: dict[str, str]
-    task: str
-    where: Condition | None
-    split: str
-    header: Sequence[str]  # of the first file, for patterns
-
-    def __post_init__(self) -> None:
-        if self.task not in BAD:
-            raise ValueError(f"task must be 'binary' or 'rating', got {self.task!r}")
-        self.time = self.split.removeprefix("time:") if self.split.startswith("time:") else None
-        if self.time == "" or (self.time is None and self.split not in ("random", "position")):
-            raise ValueError(f"split must be 'random', 'position' or 'time:COLUMN', got {self.split!r}")
-        targets = [self.target] if isinstance(self.target, str) else columns_of(self.target)
-        if targets != [self.target] and self.task != "binary":
-            raise ValueError(f"a target with a condition makes labels, so task cannot be {self.task!r}")
-        times = [] if self.time is None else [self.time]
-        given = {"categorical": self.categorical, "dense": self.dense}
-        found = match_columns(given, self.header, {*targets, *self.bags, *times})
-        self.categorical, self.dense = tuple(found["categorical"]), tuple(found["dense"])
-        single = set(self.categorical)
-        self.features = (*self.categorical, *(name for name in self.bags if name not in single))
-        if not self.features:
-            raise ValueError("categorical must name at least one column")
-        for names in (self.features, self.dense):
-            twice = named_twice(names)
-            if twice:
-                raise ValueError(f"column {twice[0]!r} is given twice")
-            for target in targets:
-                if target in names:
-                    raise ValueError(f"column {target!r} is the target, so it cannot be a feature too")
-        for name, mark in self.bags.items():
-            if not mark:
-                raise ValueError(f"bag {name!r} needs the mark between its values, such as '|'")
-            if "/" in name or "\0" in name:
-                raise ValueError(f"bag {name!r} cannot be a file name; rename the column")
-        asked = [] if self.where is None else columns_of(self.where)
-        self.columns = list(dict.fromkeys([*targets, *self.dense, *self.features, *times, *asked]))
-        self.place = {name: place for place, name in enumerate(self.columns)}
-        self.types: dict[str, pl.DataType] = {}
-
-    def typed(self, rows: Rows, rejects: Rejects) -> pl.DataFrame:
-        """The columns as numbers and values; rows that have others are rejected."""
-        if self.where is not None:
-            rows = self._wanted(self.where, rows, rejects)
-        given, columns = self._numbered(rows)
-        typed = self._select(rows.name, given, columns)
-        both = pl.concat([given, typed], how="horizontal")
-        good = self._passing(rows, both, self._checks(columns), rejects)
-        dense = [dense_column(index) for index in range(len(self.dense))]
-        return typed.filter(good).with_columns(pl.col(dense).fill_null(0.0))
-
-    def _wanted(self, where: Condition, rows: Rows, rejects: Rejects) -> Rows:
-        """The rows that meet a condition; the others are counted, or rejected if they cannot tell."""
-        given, columns = self._numbered(rows)
-        both = given.with_columns(where.expression(columns).alias(HOLDS))
-        well_formed = self._passing(rows, both, _number_checks(where, columns, HOLDS), rejects)
-        wanted = well_formed & both[HOLDS].fill_null(False).to_numpy()
-        rejects.left_out = (rejects.left_out or 0) + int(well_formed.sum() - wanted.sum())
-        return rows.keep(wanted)
-
-    def _numbered(self, rows: Rows) -> tuple[pl.DataFrame, Columns]:
-        """The rows with columns called by their place, for any name is a name, even "*"."""
-        given = rows.frame.clone()
-        given.columns = [str(place) for place in range(given.width)]
-        parts = zip(self.columns, given.columns, given.dtypes, strict=True)
-        return given, {name: (pl.col(place), kind) for name, place, kind in parts}
-
-    def _passing(
-        self, rows: Rows, frame: pl.DataFrame, checks: Iterable[Check], rejects: Rejects
-    ) -> np.ndarray:
-        """Which rows of a frame pass all checks; the others are rejected."""
-        found = list(checks)
-        if not found:
-            return np.ones(frame.height, bool)
-        tests = (test.fill_null(False).alias(str(i)) for i, (_, test, _) in enumerate(found))
-        passed = frame.select(tests).to_numpy()
-
-        def values(check: int) -> pl.Series | None:
-            name = found[check][2]
-            return None if name is None else rows.frame.to_series(self.place[name])
-
-        failed = np.flatnonzero(~passed.all(axis=0))
-        told = ((found[check][0], passed[:, check], values(check)) for check in failed.tolist())
-        return rejects.passing(rows.name, rows.lines, told)
-
-    def _select(self, file: str, given: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-        if isinstance(self.target, str):
-            read = label if self.task == "binary" else number
-            wanted = {TARGET: read(*columns[self.target])}
-        else:
-            wanted = {TARGET: self.target.expression(columns).cast(pl.Float32)}
-        for index, name in enumerate(self.dense):
-            wanted[dense_column(index)] = number(*columns[name])
-        for index, name in enumerate(self.features):
-            wanted[feature_column(index)] = self._values(file, name, *columns[name])
-        if self.time is not None:
-            wanted[TIME] = time(*columns[self.time])
-        try:
-            return given.select(expression.alias(name) for name, expression in wanted.items())
-        except pl.exceptions.InvalidOperationError:
-            for index, name in enumerate(self.features):
-                try:
-                    given.select(wanted[feature_column(index)])
-                except pl.exceptions.InvalidOperationError:
-                    raise ValueError(f"{file}: column {name!r} has other types in other files") from None
-            raise
-
-    def _checks(self, columns: Columns) -> Iterator[Check]:
-        target = pl.col(TARGET)
-        if isinstance(self.target, str):
-            yield EMPTY, ~missing(*columns[self.target]), None
-            known = target.is_in([0.0, 1.0]) if self.task == "binary" else target.is_finite()
-            yield BAD[self.task], known, self.target
-        else:
-            yield from _number_checks(self.target, columns, TARGET)
-            yield EMPTY, target.is_not_null(), None
-        for index, name in enumerate(self.dense):
-            is_number = pl.col(dense_column(index)).is_finite()
-            yield f"{name} is not a number", is_number | missing(*columns[name]), name
-        if self.time is not None:
-            yield f"{self.time} is not a time", pl.col(TIME).is_finite(), self.time
-
-    def _values(self, file: str, name: str, column: pl.Expr, kind: pl.DataType) -> pl.Expr:
-        if name in self.bags:
-            return bag(column, kind, self.bags[name])
-        if is_odd(kind):
-            raise ValueError(f"{file}: column {name!r} has values of type {kind}")
-        return values(column, self.types.setdefault(name, type_of_values(kind)))
+def _filled(chosen: dict[str, Any]) -> dict[str, Any]:
+    """The options with what they are if nobody says anything."""
+    usual = {"dense": (), "bags": {}, "task": "binary", "encoding": "utf-8", "by_rules": True}
+    return chosen | {name: value for name, value in usual.items() if chosen[name] is None}
 
 
-def _number_checks(condition: Condition, columns: Columns, holds: str) -> Iterator[Check]:
-    """Where it is unknown whether a condition holds, that it is not for want of a number."""
-    for name in columns_of(condition, numbers=True):
-        is_number = exact_number(*columns[name]).is_not_nan().fill_null(False)
-        test = pl.col(holds).is_not_null() | is_number | missing(*columns[name])
-        yield f"{name} is not a number", test, name
+def _filled_by(earlier: Earlier, chosen: dict[str, Any]) -> dict[str, Any]:
+    """The options with those of an earlier folder; what columns mean is as there."""
+    its = {**earlier.meta.options, "task": earlier.meta.task}
+    by_rules = earlier.meta.dense_rules is not None
+    dense_as_is = None if chosen["by_rules"] is None else not chosen["by_rules"]
+    if earlier.meta.dense:
+        earlier.agree("dense_as_is", dense_as_is, not by_rules)
+    for name in ("target", "task", "bags"):
+        earlier.agree(name, chosen[name], its.get(name))
+    names = ("target", "categorical", "dense", "bags", "task", "separator", "encoding", "where")
+    left = {name: its.get(name) for name in names if chosen[name] is None}
+    return chosen | left | {"by_rules": by_rules}

@@ -6,7 +6,7 @@ for it, a model has learned nothing there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,17 @@ WORTH_A_WORD = 0.01  # a smaller share of a feature's lookups changes little
 NAMED = 3  # features in the advice
 
 
-def unknown_shares(folder: Path, meta: Meta) -> dict[str, dict[str, float | None]]:
-    """Of each feature and split held out, the share of lookups of the row for unknown values.
+def unknown_shares(
+    folder: Path, meta: Meta, splits: Sequence[str] = HELD_OUT
+) -> dict[str, dict[str, float | None]]:
+    """Of each feature and split, the share of lookups of the row for unknown values.
 
     A share of no lookups at all is None.
     """
     shares: dict[str, dict[str, float | None]] = {feature.name: {} for feature in meta.features}
     single = [feature for feature in meta.features if not feature.bag]
     unknown_ids = np.array([feature.out_of_vocabulary for feature in single])
-    for split in HELD_OUT:
+    for split in splits:
         start, stop = meta.splits[split]
         found = np.zeros(len(single), dtype=np.int64)
         if single:
@@ -38,8 +40,26 @@ def unknown_shares(folder: Path, meta: Meta) -> dict[str, dict[str, float | None
             shares[feature.name][split] = count / (stop - start) if stop > start else None
         for feature in meta.features:
             if feature.bag:
-                shares[feature.name][split] = _share_in_bags(folder, feature, start, stop)
+                is_unknown = np.arange(feature.rows) == feature.out_of_vocabulary
+                shares[feature.name][split] = share_of(folder, meta, feature, split, is_unknown)
     return shares
+
+
+def share_of(
+    folder: Path, meta: Meta, feature: FeatureMeta, split: str, chosen: np.ndarray
+) -> float | None:
+    """The share of a feature's lookups in a split that are of ids chosen by a mask; None of nothing."""
+    start, stop = meta.splits[split]
+    if feature.bag:
+        offsets = np.load(folder / bag_file(feature.name, "offsets"), mmap_mode="r", allow_pickle=False)
+        first, last = int(offsets[start]), int(offsets[stop])
+        parts = chunks_of(folder / bag_file(feature.name, "values"), first, last)
+    else:
+        first, last = start, stop
+        column = [other.name for other in meta.features if not other.bag].index(feature.name)
+        parts = (part[:, column] for part in chunks_of(folder / "ids.npy", first, last))
+    found = sum(int(chosen[part].sum()) for part in parts)
+    return found / (last - first) if last > first else None
 
 
 def advice(lookups: Mapping[str, Mapping[str, Any]], *, prepared: bool) -> str | None:
@@ -69,11 +89,3 @@ def advice(lookups: Mapping[str, Mapping[str, Any]], *, prepared: bool) -> str |
         f"unknown values: training never saw those of {', '.join(named)},\nand the row they share was "
         f"never trained: mixdim train --unknown-dropout trains it on rare values{also}"
     )
-
-
-def _share_in_bags(folder: Path, feature: FeatureMeta, start: int, stop: int) -> float | None:
-    offsets = np.load(folder / bag_file(feature.name, "offsets"), mmap_mode="r", allow_pickle=False)
-    first, last = int(offsets[start]), int(offsets[stop])
-    parts = chunks_of(folder / bag_file(feature.name, "values"), first, last)
-    found = sum(int((part == feature.out_of_vocabulary).sum()) for part in parts)
-    return found / (last - first) if last > first else None

@@ -6,6 +6,7 @@ Knows nothing about files of raw data, rows or splits beyond "in training or not
 from __future__ import annotations
 
 import io
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -50,20 +51,29 @@ class Vocabulary:
     out-of-vocabulary row, which always exists and is ranked by its own count.
     """
 
-    def __init__(self, counts: pl.DataFrame, *, min_count: int = 1) -> None:
-        self.source_values = counts.height
+    def __init__(self, table: pl.DataFrame, values: pl.Series, ids: np.ndarray) -> None:
+        """Take id, value, kind and count of each row, and the values in their order with their ids."""
+        self.table, self._values, self._ids = table, values, ids
+        kinds = table["kind"].to_numpy()
+        self.out_of_vocabulary = int(np.argmax(kinds == OUT_OF_VOCABULARY))
+        missing = np.flatnonzero(kinds == MISSING)
+        self._missing = int(missing[0]) if len(missing) else self.out_of_vocabulary
+
+    @classmethod
+    def counted(cls, counts: pl.DataFrame, *, min_count: int = 1) -> Vocabulary:
+        """The vocabulary of values and how often the training split has them."""
         counts = counts.sort("value", nulls_last=True)
         values, times = counts["value"], counts["count"].to_numpy()
         known = np.flatnonzero(times >= max(min_count, 1))
-        self._values = values[known].drop_nulls()  # sorted, to be searched
+        sought = values[known].drop_nulls()  # sorted, to be searched
         kinds = np.full(len(known) + 1, VALUE, np.uint8)
-        kinds[len(self._values) :] = MISSING
+        kinds[len(sought) :] = MISSING
         kinds[-1] = OUT_OF_VOCABULARY
         times = np.append(times[known], times.sum() - times[known].sum())
         # They stand by kind, then value, and a stable sort keeps that order where counts are equal.
         order = np.argsort(-times, kind="stable")
         last = pl.Series([None], dtype=values.dtype)
-        self.table = pl.DataFrame(
+        table = pl.DataFrame(
             {
                 "id": np.arange(len(order), dtype=np.int32),
                 "value": pl.concat([values[known], last])[order],
@@ -73,17 +83,38 @@ class Vocabulary:
         )
         ids = np.empty(len(order), np.int32)
         ids[order] = np.arange(len(order))
-        self._ids = ids[: len(self._values)]
-        self.out_of_vocabulary = int(ids[-1])
-        self._missing = int(ids[len(self._values)])  # where none is known, out of vocabulary
+        return cls(table, sought, ids[: len(sought)])
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """The vocabulary that `write` wrote."""
+        try:
+            table = pl.read_parquet(path, glob=False).select("id", "value", "kind", "count")
+            kinds = table["kind"].replace_strict(list(KINDS), range(len(KINDS)), return_dtype=pl.UInt8)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+        table = table.with_columns(kinds)
+        in_order = np.array_equal(table["id"].to_numpy(), np.arange(table.height))
+        if not in_order or OUT_OF_VOCABULARY not in kinds:
+            raise ValueError(f"{path} is no vocabulary: its ids are not 0, 1, ..., or none is unknown")
+        known = table.filter(pl.col("kind") == VALUE).sort("value")
+        return cls(table, known["value"], known["id"].to_numpy())
 
     @property
     def rows(self) -> int:
         """How many ids there are."""
         return self.table.height
 
+    @cached_property
+    def _of_texts(self) -> Vocabulary:
+        """The same with its values as texts."""
+        texts = pl.DataFrame({"value": self._values.cast(pl.String), "id": self._ids}).sort("value")
+        return Vocabulary(self.table, texts["value"], texts["id"].to_numpy())
+
     def encode(self, values: pl.Series) -> np.ndarray:
-        """The ids, int32, of values of the feature's type."""
+        """The ids, int32, of values; those of another type than the feature's are compared as texts."""
+        if values.dtype != self._values.dtype:
+            return self._of_texts.encode(values.cast(pl.String))
         if not len(self._values):
             missing = values.is_null().to_numpy()
             return np.where(missing, self._missing, self.out_of_vocabulary).astype(np.int32)

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 
 from mixdim.data import Dataset
+from mixdim.data.for_prediction import opened_raw
+from mixdim.data.unknown_report import unknown_report
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.folder import CONFIG, PLAN, SUMMARY
 from mixdim.experiments.runs.models import build_model
@@ -122,20 +124,92 @@ def predict_run(
     rating) and `target`.
     """
     dataset = Dataset(data)
+    start, stop = _rows_of(dataset, split)
+    table = _predictions(path, dataset, split, np.arange(start, stop), weights, progress)
+    _write(table, out)
+    return len(table)
+
+
+@dataclass(frozen=True)
+class RawPredictions:
+    """How many rows of a raw file were predicted, by which folder's ids, and what to know of them."""
+
+    rows: int
+    data: Path
+    notes: tuple[str, ...]
+
+
+def predict_raw(
+    path: Path,
+    raw: Path,
+    out: Path,
+    *,
+    data: Path | None = None,
+    weights: str = "best",
+    max_bad: int = 0,
+    progress: Callable[..., None] | None = None,  # of reading, whose end is not known, and predicting
+) -> RawPredictions:
+    """Write what a run's model says of each row of a raw file as Parquet.
+
+    The file is as those that `data` was prepared from, by default the folder that the run was trained
+    with; it may lack the target. Columns: `row` of the file, counted from 0 without its header,
+    `prediction` and, if the file has a target, `target`, null where it is not known.
+    """
+    if not (path / CONFIG).is_file():
+        raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
+    folder = data or Path(read_config(path / CONFIG).data or "")
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"the data that {path} was trained with is not at {folder}: say where with --data"
+        )
+    open_for(path, Dataset(folder), weights)  # before the file is read, which may take long
+    with opened_raw(raw, folder, max_bad=max_bad, progress=progress) as rows:
+        table = _predictions(path, rows.dataset, "test", rows.places, weights, progress)
+        notes = _notes(rows.dataset)
+    target = pl.col("target").fill_nan(None)
+    _write(table.with_columns(target) if rows.has_target else table.drop("target"), out)
+    return RawPredictions(len(table), folder, notes)
+
+
+def _notes(dataset: Dataset) -> tuple[str, ...]:
+    rejected = dataset.meta.rows["rejected"]
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
+    return (
+        *([f"skipped malformed rows: {reasons}"] if rejected else []),
+        *unknown_report(dataset.path, dataset.meta),
+    )
+
+
+def _rows_of(dataset: Dataset, split: str) -> tuple[int, int]:
+    if split not in dataset.splits:
+        raise ValueError(f"split must be one of {', '.join(dataset.splits)}, got {split!r}")
+    return dataset.splits[split]
+
+
+def _predictions(
+    path: Path,
+    dataset: Dataset,
+    split: str,
+    rows: np.ndarray,
+    weights: str,
+    progress: Progress | None,
+) -> pl.DataFrame:
+    """What a run's model says of the rows of a split, which go by the numbers given."""
     run = open_for(path, dataset, weights)
     assert run.config.batch_size is not None
     found = outputs_of(run.model, dataset, split, batch_size=run.config.batch_size, progress=progress)
     predictions = task_of(dataset.task).prediction(torch.from_numpy(found.outputs))
-    start, stop = dataset.splits[split]
-    table = pl.DataFrame({
-        "row": np.arange(start, stop),
+    return pl.DataFrame({
+        "row": rows,
         "prediction": predictions.numpy(),
         "target": found.targets,
     })  # fmt: skip
+
+
+def _write(table: pl.DataFrame, out: Path) -> None:
     written = io.BytesIO()
     table.write_parquet(written)
     write_atomically(out, written.getvalue())
-    return len(table)
 
 
 def open_for(path: Path, dataset: Dataset, weights: str = "best") -> OpenedRun:
@@ -147,7 +221,8 @@ def open_for(path: Path, dataset: Dataset, weights: str = "best") -> OpenedRun:
         if learned != dataset.vocabulary_fingerprint:
             raise ValueError(
                 f"the ids of {dataset.path} come from another vocabulary than those {path} was trained "
-                "with, so they mean other values"
+                "with, or its numbers from other dense rules, so they mean other values: "
+                "mixdim prepare ... --vocabulary-of prepares rows with the same"
             )
     return run
 

@@ -1,0 +1,63 @@
+"""The command `predict`. Thin: the work is in mixdim.experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mixdim.cli.progress import progress_bars
+
+PREDICT_EXAMPLES = """Examples:
+
+- `mixdim predict run --data ml-1m --out predictions.parquet`
+- `mixdim predict run --raw new.csv --out predictions.parquet`
+"""
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A prepared folder; with --raw the one the run was trained with, if moved."),
+    ] = None,
+    raw: Annotated[
+        Path | None, typer.Option(help="A raw file instead, with or without the target.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, validation or test; of --data.", show_default="test")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="best (of the validations) or last.")] = "best",
+    max_bad: Annotated[int, typer.Option(help="--raw: malformed rows to skip before giving up.")] = 0,
+) -> None:
+    """Write a trained model's predictions: columns row, prediction and, if known, target.
+
+    A row is that of the prepared folder or, with --raw, that of the raw file: counted from 0, without
+    its header.
+    """
+    if raw is None and data is None:
+        raise ValueError(
+            "give --data, a prepared folder, or --raw, a file as the data was prepared from"
+        )
+    if raw is None and max_bad:
+        raise ValueError("--max-bad is for the rows of --raw: give both, or neither")
+    if raw is not None and split is not None:
+        raise ValueError("--raw predicts all rows of a file: leave --split out")
+    from mixdim.experiments.runs.trained import predict_raw, predict_run
+
+    with progress_bars(unit="samples") as progress:
+        if raw is not None:
+            found = predict_raw(
+                run, raw, out, data=data, weights=weights, max_bad=max_bad, progress=progress
+            )
+        else:
+            assert data is not None
+            rows = predict_run(run, data, out, split=split or "test", weights=weights, progress=progress)
+    if raw is None:
+        typer.echo(f"{out}: {rows:,} predictions")
+        return
+    typer.echo(f"{out}: {found.rows:,} predictions, ids as in {found.data}")
+    for line in found.notes:
+        typer.echo(line)

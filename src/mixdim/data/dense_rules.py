@@ -1,0 +1,148 @@
+"""Dense columns as numbers of like size, by rules that the training split gives. Knows no files.
+
+With z = log(1 + max(x, 0)) for a column that is skewed and never negative in training, and z = x for all
+others, a number x becomes (z - mean) / scale, cut at -10 and 10: mean and scale are z's mean and
+standard deviation in training. A missing one becomes 0, the mean; if some are missing in training, a
+column of its own tells where, as 1. A column with no two different numbers in training is 0 throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+SKEWED = 1.0  # skewness, the mean cube of the standardised numbers, above which the logarithm is taken
+LIMIT = 10.0  # standard deviations
+
+
+@dataclass(frozen=True)
+class DenseRule:
+    """What becomes of one column of numbers; `scale` 0 says that it is 0 throughout."""
+
+    column: str
+    log: bool
+    mean: float  # in training, of the logarithms if these are taken
+    scale: float
+    missing: float  # share of the training rows
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not isinstance(self.log, bool):
+            raise TypeError(f"a dense rule needs the name of a column and log, got {self}")
+        for name in ("mean", "scale", "missing"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not isfinite(value):
+                raise TypeError(f"{name} of dense column {self.column!r} must be finite, got {value!r}")
+        if self.scale < 0 or not 0 <= self.missing <= 1:
+            raise ValueError(
+                f"dense column {self.column!r} must have a scale >= 0 and a share missing in [0, 1], "
+                f"got {self.scale} and {self.missing}"
+            )
+
+    @property
+    def tells_missing(self) -> bool:
+        """Whether a second column tells where it is missing; where it always is, that says nothing."""
+        return 0 < self.missing < 1
+
+    def __str__(self) -> str:
+        if not self.scale:
+            return "always 0: training has no two different numbers"
+        z = "log(1 + max(x, 0))" if self.log else "x"
+        sign = "+" if self.mean < 0 else "-"
+        return f"({z} {sign} {abs(self.mean):.4g}) / {self.scale:.4g}"
+
+
+def dense_names(rules: Sequence[DenseRule]) -> tuple[str, ...]:
+    """The columns that rules make: those of the numbers, then those that tell what is missing."""
+    names = [rule.column for rule in rules]
+    taken = set(names)
+    for rule in rules:
+        if rule.tells_missing:
+            name = f"{rule.column} is missing"
+            while name in taken:
+                name += "'"
+            names.append(name)
+            taken.add(name)
+    return tuple(names)
+
+
+def apply_rules(rules: Sequence[DenseRule], numbers: np.ndarray) -> np.ndarray:
+    """Numbers, (rows, columns) with NaN where missing, as float32 (rows, columns of `dense_names`)."""
+    z = np.array(numbers, np.float64)
+    logs = np.array([rule.log for rule in rules], bool)
+    z[:, logs] = np.log1p(np.maximum(z[:, logs], 0.0))
+    scales = np.array([rule.scale or np.inf for rule in rules])
+    z = np.clip((z - [rule.mean for rule in rules]) / scales, -LIMIT, LIMIT)
+    gaps = np.isnan(numbers)
+    z[gaps] = 0.0
+    told = np.array([rule.tells_missing for rule in rules], bool)
+    return np.hstack([z, gaps[:, told]]).astype(np.float32)
+
+
+class DenseMoments:
+    """Sums up what the rules of some columns need to know, chunk by chunk, in float64."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns, self._rows = tuple(columns), 0
+        width = len(self._columns)
+        self._low, self._high = np.full(width, np.inf), np.full(width, -np.inf)
+        # Of numbers, then of their logarithms: how many, mean, and sums of squares and cubes about it.
+        self._moments = np.zeros((4, 2 * width))
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Add rows of the training split: (rows, columns), NaN where missing."""
+        if not len(numbers):
+            return
+        self._rows += len(numbers)
+        self._low = np.fmin(self._low, np.fmin.reduce(numbers, axis=0))
+        self._high = np.fmax(self._high, np.fmax.reduce(numbers, axis=0))
+        both = np.hstack([numbers, np.log1p(np.maximum(numbers, 0.0))])
+        self._moments = _merged(self._moments, _moments(both))
+
+    def rules(self) -> tuple[DenseRule, ...]:
+        """The rules of all columns."""
+        width = len(self._columns)
+        count, mean, squares, cubes = self._moments
+        scale = np.sqrt(squares / np.maximum(count, 1))
+        deviation = np.where(scale > 0, scale, 1.0)
+        skewness = (cubes / np.maximum(count, 1) / deviation**3)[:width]
+        logs = (self._low >= 0) & (skewness > SKEWED)
+        varies = self._low < self._high
+        rules = []
+        for place, column in enumerate(self._columns):
+            at = place + width * bool(logs[place])
+            numbers: dict[str, Any] = {
+                "mean": float(mean[at]),
+                "scale": float(scale[at]) if varies[place] else 0.0,
+                "missing": 1 - float(count[place]) / self._rows if self._rows else 0.0,
+            }
+            rules.append(DenseRule(column, bool(logs[place]), **numbers))
+        return tuple(rules)
+
+
+def _moments(numbers: np.ndarray) -> np.ndarray:
+    """Of each column how many there are, their mean, and the sums of squares and cubes about it."""
+    there = ~np.isnan(numbers)
+    count = there.sum(axis=0)
+    mean = np.where(there, numbers, 0.0).sum(axis=0) / np.maximum(count, 1)
+    about = np.where(there, numbers - mean, 0.0)
+    return np.stack([count, mean, (about**2).sum(axis=0), (about**3).sum(axis=0)])
+
+
+def _merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The moments of two sets of rows together (Chan, Golub and LeVeque 1979; Pebay 2008)."""
+    (n, mean, squares, cubes), (m, other_mean, other_squares, other_cubes) = one, other
+    total = np.maximum(n + m, 1)
+    delta = other_mean - mean
+    return np.stack([
+        n + m,
+        mean + delta * m / total,
+        squares + other_squares + delta**2 * n * m / total,
+        cubes
+        + other_cubes
+        + delta**3 * n * m * (n - m) / total**2
+        + 3 * delta * (n * other_squares - m * squares) / total,
+    ])  # fmt: skip

@@ -1,0 +1,204 @@
+"""Which column of a table is what, and its rows as typed ones.
+
+Knows nothing about files, vocabularies or the prepared format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+
+import numpy as np
+import polars as pl
+
+from mixdim.data.column_patterns import match_columns
+from mixdim.data.columns import (
+    bag,
+    exact_number,
+    is_odd,
+    label,
+    missing,
+    number,
+    time,
+    type_of_values,
+    values,
+)
+from mixdim.data.conditions import Columns, Condition, columns_of
+from mixdim.data.encoding import TARGET, TIME, dense_column, feature_column
+from mixdim.data.fields import TRY_LATIN_1, Rows
+from mixdim.data.rejects import BAD_ENCODING, Rejects
+from mixdim.data.table_files import named_twice
+
+BAD = {"binary": "label is not 0 or 1", "rating": "target is not a number"}
+EMPTY = "target is empty"
+HOLDS = "holds"
+ADVICE = {
+    BAD_ENCODING: TRY_LATIN_1,
+    BAD["binary"]: '--target "COLUMN >= NUMBER" makes labels of numbers, --task rating learns them',
+}
+
+Check = tuple[str, pl.Expr, str | None]  # what is wrong unless a test passes, and whose value to show
+
+
+@dataclass
+class Roles:
+    """Which column is what; remembers the type of each feature, so that all files have the same."""
+
+    target: str | Condition
+    categorical: Sequence[str]
+    dense: Sequence[str]
+    bags: dict[str, str]
+    task: str
+    where: Condition | None
+    split: str
+    header: Sequence[str]  # of the first file, for patterns
+    by_rules: bool  # whether dense columns keep their gaps, for rules to fill
+    is_new: bool = False  # whether rows shall only be predicted, so that their targets may lack
+
+    def __post_init__(self) -> None:
+        if self.task not in BAD:
+            raise ValueError(f"task must be 'binary' or 'rating', got {self.task!r}")
+        self.time = self.split.removeprefix("time:") if self.split.startswith("time:") else None
+        if self.time == "" or (self.time is None and self.split not in ("random", "position", "test")):
+            raise ValueError(f"split must be 'random', 'position' or 'time:COLUMN', got {self.split!r}")
+        targets = [self.target] if isinstance(self.target, str) else columns_of(self.target)
+        if targets != [self.target] and self.task != "binary":
+            raise ValueError(f"a target with a condition makes labels, so task cannot be {self.task!r}")
+        times = [] if self.time is None else [self.time]
+        given = {"categorical": self.categorical, "dense": self.dense}
+        found = match_columns(given, self.header, {*targets, *self.bags, *times})
+        self.categorical, self.dense = tuple(found["categorical"]), tuple(found["dense"])
+        single = set(self.categorical)
+        self.features = (*self.categorical, *(name for name in self.bags if name not in single))
+        if not self.features:
+            raise ValueError("categorical must name at least one column")
+        for names in (self.features, self.dense):
+            twice = named_twice(names)
+            if twice:
+                raise ValueError(f"column {twice[0]!r} is given twice")
+            for target in targets:
+                if target in names:
+                    raise ValueError(f"column {target!r} is the target, so it cannot be a feature too")
+        for name, mark in self.bags.items():
+            if not mark:
+                raise ValueError(f"bag {name!r} needs the mark between its values, such as '|'")
+            if "/" in name or "\0" in name:
+                raise ValueError(f"bag {name!r} cannot be a file name; rename the column")
+        asked = [] if self.where is None else columns_of(self.where)
+        self.has_target = not self.is_new or {*targets} <= {*self.header}
+        read = targets if self.has_target else []
+        self.columns = list(dict.fromkeys([*read, *self.dense, *self.features, *times, *asked]))
+        self.place = {name: place for place, name in enumerate(self.columns)}
+        self.types: dict[str, pl.DataType] = {}
+
+    def typed(self, rows: Rows, rejects: Rejects) -> Rows:
+        """The columns as numbers and values; rows that have others are rejected."""
+        if self.where is not None:
+            rows = self._wanted(self.where, rows, rejects)
+        given, columns = self._numbered(rows)
+        typed = self._select(rows.name, given, columns)
+        both = pl.concat([given, typed], how="horizontal")
+        good = self._passing(rows, both, self._checks(columns), rejects)
+        found = Rows(rows.name, typed, rows.lines).keep(good)
+        if self.by_rules:
+            return found
+        dense = [dense_column(index) for index in range(len(self.dense))]
+        return replace(found, frame=found.frame.with_columns(pl.col(dense).fill_null(0.0)))
+
+    def _wanted(self, where: Condition, rows: Rows, rejects: Rejects) -> Rows:
+        """The rows that meet a condition; the others are counted, or rejected if they cannot tell."""
+        given, columns = self._numbered(rows)
+        both = given.with_columns(where.expression(columns).alias(HOLDS))
+        well_formed = self._passing(rows, both, _number_checks(where, columns, HOLDS), rejects)
+        wanted = well_formed & both[HOLDS].fill_null(False).to_numpy()
+        rejects.left_out = (rejects.left_out or 0) + int(well_formed.sum() - wanted.sum())
+        return rows.keep(wanted)
+
+    def _numbered(self, rows: Rows) -> tuple[pl.DataFrame, Columns]:
+        """The rows with columns called by their place, for any name is a name, even "*"."""
+        given = rows.frame.clone()
+        given.columns = [str(place) for place in range(given.width)]
+        parts = zip(self.columns, given.columns, given.dtypes, strict=True)
+        return given, {name: (pl.col(place), kind) for name, place, kind in parts}
+
+    def _passing(
+        self, rows: Rows, frame: pl.DataFrame, checks: Iterable[Check], rejects: Rejects
+    ) -> np.ndarray:
+        """Which rows of a frame pass all checks; the others are rejected."""
+        found = list(checks)
+        if not found:
+            return np.ones(frame.height, bool)
+        tests = (test.fill_null(False).alias(str(i)) for i, (_, test, _) in enumerate(found))
+        passed = frame.select(tests).to_numpy()
+
+        def values(check: int) -> pl.Series | None:
+            name = found[check][2]
+            return None if name is None else rows.frame.to_series(self.place[name])
+
+        failed = np.flatnonzero(~passed.all(axis=0))
+        told = ((found[check][0], passed[:, check], values(check)) for check in failed.tolist())
+        return rejects.passing(rows.name, rows.lines, told)
+
+    def _select(self, file: str, given: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        wanted = {TARGET: self._target(columns)}
+        for index, name in enumerate(self.dense):
+            read = exact_number if self.by_rules else number
+            wanted[dense_column(index)] = read(*columns[name])
+        for index, name in enumerate(self.features):
+            wanted[feature_column(index)] = self._values(file, name, *columns[name])
+        if self.time is not None:
+            wanted[TIME] = time(*columns[self.time])
+        try:
+            return given.select(expression.alias(name) for name, expression in wanted.items())
+        except pl.exceptions.InvalidOperationError:
+            for index, name in enumerate(self.features):
+                try:
+                    given.select(wanted[feature_column(index)])
+                except pl.exceptions.InvalidOperationError:
+                    raise ValueError(f"{file}: column {name!r} has other types in other files") from None
+            raise
+
+    def _target(self, columns: Columns) -> pl.Expr:
+        """As float32; of rows to be predicted NaN where there is none."""
+        if not self.has_target:
+            return pl.lit(float("nan"), pl.Float32)
+        if isinstance(self.target, str):
+            target = (label if self.task == "binary" else number)(*columns[self.target])
+        else:
+            target = self.target.expression(columns).cast(pl.Float32)
+        return pl.when(self._is_known(target)).then(target).fill_null(nan) if self.is_new else target
+
+    def _is_known(self, target: pl.Expr) -> pl.Expr:
+        return target.is_in([0.0, 1.0]) if self.task == "binary" else target.is_finite()
+
+    def _checks(self, columns: Columns) -> Iterator[Check]:
+        target = pl.col(TARGET)
+        if self.is_new:
+            pass  # its target is not needed
+        elif isinstance(self.target, str):
+            yield EMPTY, ~missing(*columns[self.target]), None
+            yield BAD[self.task], self._is_known(target), self.target
+        else:
+            yield from _number_checks(self.target, columns, TARGET)
+            yield EMPTY, target.is_not_null(), None
+        for index, name in enumerate(self.dense):
+            is_number = pl.col(dense_column(index)).cast(pl.Float32).is_finite()
+            yield f"{name} is not a number", is_number | missing(*columns[name]), name
+        if self.time is not None:
+            yield f"{self.time} is not a time", pl.col(TIME).is_finite(), self.time
+
+    def _values(self, file: str, name: str, column: pl.Expr, kind: pl.DataType) -> pl.Expr:
+        if name in self.bags:
+            return bag(column, kind, self.bags[name])
+        if is_odd(kind):
+            raise ValueError(f"{file}: column {name!r} has values of type {kind}")
+        return values(column, self.types.setdefault(name, type_of_values(kind)))
+
+
+def _number_checks(condition: Condition, columns: Columns, holds: str) -> Iterator[Check]:
+    """Where it is unknown whether a condition holds, that it is not for want of a number."""
+    for name in columns_of(condition, numbers=True):
+        is_number = exact_number(*columns[name]).is_not_nan().fill_null(False)
+        test = pl.col(holds).is_not_null() | is_number | missing(*columns[name])
+        yield f"{name} is not a number", test, name
