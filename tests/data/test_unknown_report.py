@@ -51,11 +51,14 @@ def test_where_nothing_is_unknown_a_line_says_so(tmp_path):
     assert lines == ["unknown values: none in validation and test"]
 
 
-def test_nothing_is_advised_that_does_not_help(tmp_path):
+def test_no_min_count_is_advised_that_does_not_help(tmp_path):
     rows = [f"1,u{n // 40},i,x" for n in range(800)] + ["1,new,i,x"] * 200  # no value is rare
     _, _, lines = prepare(tmp_path, rows)
-    assert len(lines) == 4
     assert lines[1].split() == ["user", "100.0%", "100.0%"]
+    assert "--min-count would not help, as hardly a value is rare" in lines[4]
+    # Nor where training rows ask for that row already.
+    _, _, lines = prepare(tmp_path, rows, min_count=50)
+    assert len(lines) == 4
 
 
 def test_of_many_features_those_that_ask_most_are_shown(tmp_path):

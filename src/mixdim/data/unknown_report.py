@@ -23,25 +23,36 @@ MIN_COUNTS = (2, 3, 4, 5, 6, 8, 10)  # to be tried
 
 @dataclass(frozen=True)
 class CutVocabulary:
-    """What `--min-count` would make of a folder; shares are of one feature's lookups."""
+    """What `--min-count` would make of a folder; shares are of one feature's lookups.
 
-    min_count: int
+    A `min_count` of None says that none of those tried makes enough values unknown to training rows.
+    """
+
     feature: str
     split: str
     unknown_now: float
-    unknown_then: float
-    training: float  # lookups of the row for unknown values that would train it
-    rows_now: int  # of all features
-    rows_then: int
+    min_count: int | None = None
+    unknown_then: float = 0.0
+    training: float = 0.0  # lookups of the row for unknown values that would train it
+    rows_now: int = 0  # of all features
+    rows_then: int = 0
 
     def __str__(self) -> str:
         held_out, feature = self.split, printable(self.feature)
-        return (
+        asked = (
             f"{self.unknown_now:.1%} of the lookups in {held_out} of {feature} are of the row for "
-            f"unknown values,\nwhich no training row asks for. --min-count {self.min_count} would train "
-            f"it on {self.training:.1%} of the training lookups,\nsend {self.unknown_then:.1%} of those "
-            f"in {held_out} there, and keep {self.rows_then:,} of {self.rows_now:,} rows in all;"
-            "\nmixdim train --unknown-dropout trains it too, and keeps all rows"
+            "unknown values,\nwhich no training row asks for. "
+        )
+        if self.min_count is None:
+            return (
+                f"{asked}--min-count would not help, as hardly a value is rare;\n"
+                "mixdim train --unknown-dropout trains it a little"
+            )
+        return (
+            f"{asked}--min-count {self.min_count} would train it on {self.training:.1%} of the training "
+            f"lookups,\nsend {self.unknown_then:.1%} of those in {held_out} there, and keep "
+            f"{self.rows_then:,} of {self.rows_now:,} rows in all;\n"
+            "mixdim train --unknown-dropout trains it too, and keeps all rows"
         )
 
 
@@ -82,7 +93,7 @@ def _cut_vocabulary(
         if training >= ENOUGH:
             break
     else:
-        return None
+        return CutVocabulary(feature.name, split, now)
     every_count = [
         counts if n == place else read_counts(folder, meta, n) for n in range(len(meta.features))
     ]
@@ -93,10 +104,10 @@ def _cut_vocabulary(
     rare = counts < min_count
     rare[feature.out_of_vocabulary] = True
     return CutVocabulary(
-        min_count,
         feature.name,
         split,
         now,
+        min_count,
         share_of(folder, meta, feature, split, rare) or 0.0,
         training,
         sum(f.rows for f in meta.features),

@@ -119,6 +119,9 @@ def test_what_cannot_be_predicted_is_told_in_a_line(capsys, tmp_path, trained, s
     output(capsys, *told, "--raw", raw, "--data", trained / "data")
     prepare_table([raw], tmp_path / "other", **GIVEN | {"where": "d > 10"})
     assert "another vocabulary" in complaint(capsys, *told, "--raw", raw, "--data", tmp_path / "other")
+    prepare_table([raw], tmp_path / "third", target="y", categorical=["d"], encoding="latin-1")
+    said = complaint(capsys, *told, "--data", tmp_path / "third")
+    assert "has other features than" in said
     # The same ids, but other numbers.
     prepare_table([trained / "t.csv"], tmp_path / "as-is", dense_as_is=True, **GIVEN)
     assert "other dense rules" in complaint(capsys, *told, "--data", tmp_path / "as-is")

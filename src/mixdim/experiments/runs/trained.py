@@ -66,9 +66,7 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
     """Read a run's model back with its "best" or "last" weights, rounded if the run says so."""
     if weights not in WEIGHTS:
         raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
-    for name in (CONFIG, PLAN):
-        if not (path / name).is_file():
-            raise FileNotFoundError(f"{path} is not a run: it has no {name}")
+    _check_run(path)
     config = read_config(path / CONFIG)
     plan = Plan.load(path / PLAN)
     model = build_model(config, plan, num_dense=num_dense, mean=0.0)  # the mean comes with the weights
@@ -155,8 +153,7 @@ def predict_raw(
     with; it may lack the target. Columns: `row` of the file, counted from 0 without its header,
     `prediction` and, if the file has a target, `target`, null where it is not known.
     """
-    if not (path / CONFIG).is_file():
-        raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
+    _check_run(path)
     folder = data or Path(read_config(path / CONFIG).data or "")
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -214,8 +211,8 @@ def _write(table: pl.DataFrame, out: Path) -> None:
 
 def open_for(path: Path, dataset: Dataset, weights: str = "best") -> OpenedRun:
     """Open a run, having checked that the data's ids mean what the run learned."""
-    run = open_run(path, num_dense=dataset.num_dense, weights=weights)
-    check_features(run.plan, dataset, str(path))
+    _check_run(path)
+    check_features(Plan.load(path / PLAN), dataset, str(path))
     if (path / SUMMARY).is_file():
         learned = read_summary(path).get("vocabulary_fingerprint")
         if learned != dataset.vocabulary_fingerprint:
@@ -224,7 +221,13 @@ def open_for(path: Path, dataset: Dataset, weights: str = "best") -> OpenedRun:
                 "with, or its numbers from other dense rules, so they mean other values: "
                 "mixdim prepare ... --vocabulary-of prepares rows with the same"
             )
-    return run
+    return open_run(path, num_dense=dataset.num_dense, weights=weights)
+
+
+def _check_run(path: Path) -> None:
+    for name in (CONFIG, PLAN):
+        if not (path / name).is_file():
+            raise FileNotFoundError(f"{path} is not a run: it has no {name}")
 
 
 def check_features(plan: Plan, dataset: Dataset, owner: str) -> None:
