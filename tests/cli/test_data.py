@@ -32,6 +32,34 @@ def test_a_table_is_prepared_and_inspected(capsys, tmp_path):
     assert "Prepared data: binary task, 40 rows, 3 features" in output(capsys, "inspect", str(out)).out
 
 
+def test_dense_columns_follow_rules_that_are_shown_or_stay_as_they_are(capsys, tmp_path):
+    raw, out = write_table(tmp_path / "clicks.csv"), tmp_path / "clicks"
+    told = ("prepare", "table", str(raw), "--out", str(out), *TABLE)
+    printed = output(capsys, *told).out
+    assert "dense: 1 standardised by the training split, 1 more to tell what is missing\n" in printed
+    assert "unknown values: none in validation and test\n" in printed
+    (column,) = json.loads(output(capsys, "inspect", str(out), "--json").out)["dense"]
+    assert (column["name"], column["tells_missing"]) == ("age", True)
+    assert column["rule"].startswith("(x - 3.")
+    assert f"age           {column['rule']}" in output(capsys, "inspect", str(out)).out
+    assert "dense: " not in output(capsys, *told, "--dense-as-is", "--overwrite").out
+    assert "x, as it was given" in output(capsys, "inspect", str(out)).out
+    assert np.load(out / "dense.npy").max() == 4.5
+
+
+def test_a_dense_column_of_one_value_is_named(capsys, tmp_path):
+    (tmp_path / "t.csv").write_text("y,c,d\n" + "1,a,7\n" * 20)
+    told = ("--target", "y", "--categorical", "c", "--dense", "d")
+    printed = output(capsys, "prepare", "table", tmp_path / "t.csv", "--out", tmp_path / "t", *told).out
+    assert (
+        "dense: 1 standardised by the training split, always 0 as training has one value: d\n" in printed
+    )
+    assert (
+        "always 0: training has no two different numbers"
+        in output(capsys, "inspect", tmp_path / "t").out
+    )
+
+
 def test_rows_kept_by_where_are_counted(capsys, tmp_path):
     raw, out = write_table(tmp_path / "clicks.csv"), tmp_path / "out"
     chosen = ("--target", "age >= 3", "--where", "age != ''", "--categorical", "s*,user")

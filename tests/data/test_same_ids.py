@@ -93,6 +93,14 @@ def test_new_rows_get_the_ids_rules_and_options_of_the_earlier_folder(tmp_path, 
     check(tmp_path / "newer", old, kept)
 
 
+def test_numbers_stay_raw_where_the_earlier_folder_has_no_rules(tmp_path):
+    raw = write(tmp_path / "old.csv", rows(0, 50, 4))
+    prepare_table([raw], tmp_path / "old", dense_as_is=True, **GIVEN)
+    prepare_table([raw], tmp_path / "new", vocabulary_of=tmp_path / "old", split="position")
+    for name in ("dense.npy", "ids.npy", "target.npy", "bags/tags.values.npy"):
+        assert (tmp_path / "new" / name).read_bytes() == (tmp_path / "old" / name).read_bytes()
+
+
 def test_numbers_of_an_earlier_parquet_file_are_found_in_text(tmp_path, old):
     pl.read_csv(tmp_path / "old.csv").write_parquet(tmp_path / "old.parquet")
     prepare_table([tmp_path / "old.parquet"], tmp_path / "numbers", **GIVEN)

@@ -61,6 +61,12 @@ def test_no_min_count_is_advised_that_does_not_help(tmp_path):
     assert len(lines) == 4
 
 
+def test_a_feature_that_training_has_nothing_of_is_reported(tmp_path):
+    _, _, lines = prepare(tmp_path, ["1,u,i,"] * 16 + ["1,u,i,x"] * 4)
+    assert lines[3].split() == ["tags", "100.0%", "100.0%"]
+    assert "--min-count would not help" in lines[4]
+
+
 def test_of_many_features_those_that_ask_most_are_shown(tmp_path):
     names = [f"f{n}" for n in range(40)]
     rows = [["0"] + ["a"] * 40 for _ in range(8)]

@@ -87,7 +87,7 @@ def _cut_vocabulary(
     now, counts = shares[feature.name][split] or 0.0, read_counts(folder, meta, place)
     if "vocabulary_of" in meta.options or now < LARGE or counts[feature.out_of_vocabulary]:
         return None
-    total = int(counts.sum())
+    total = max(int(counts.sum()), 1)
     for min_count in MIN_COUNTS:
         training = int(counts[counts < min_count].sum()) / total
         if training >= ENOUGH:

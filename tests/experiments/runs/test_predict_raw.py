@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import signal
 import tempfile
 
 import polars as pl
@@ -12,6 +13,7 @@ from mixdim.data.prepare import prepare_criteo, prepare_movielens, prepare_table
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import train_run
 from mixdim.experiments.runs.trained import evaluate_run, predict_raw, predict_run
+from mixdim.stopping import Terminated
 
 GIVEN = {
     "target": "y",
@@ -92,21 +94,30 @@ def test_rows_are_those_of_the_file_where_some_are_malformed_or_lack_a_label(
     assert found["prediction"][0] == found["prediction"][2] == found["prediction"][3]
 
 
-def test_nothing_stays_behind_when_it_is_interrupted(tmp_path, trained, scratch):
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("ending", "error"),
+    [(interrupt, KeyboardInterrupt), (lambda: signal.raise_signal(signal.SIGTERM), Terminated)],
+)
+@pytest.mark.parametrize("stage", ["read", "encode", "predict"])
+def test_nothing_stays_behind_when_it_is_stopped(tmp_path, trained, scratch, stage, ending, error):
     raw = write(tmp_path / "new.csv", "y,c,d", lines(1, 50))
-    for stage in ("read", "encode", "predict"):
-        stages = []
+    stages = []
 
-        def stop(name, *_, stage=stage, stages=stages):
+    def stop(name, *_):
+        stages.append(name)
+        if name == stage or (stage == "predict" and name not in ("read", "count", "encode")):
             assert any(scratch.iterdir())
-            stages.append(name)
-            if name == stage or (stage == "predict" and name not in ("read", "count", "encode")):
-                raise KeyboardInterrupt
+            ending()
 
-        with pytest.raises(KeyboardInterrupt):
-            predict_raw(trained / "run", raw, tmp_path / "p.parquet", progress=stop)
-        assert not any(scratch.iterdir())
-        assert not (tmp_path / "p.parquet").exists()
+    with pytest.raises(error):
+        predict_raw(trained / "run", raw, tmp_path / "p.parquet", progress=stop)
+    assert stages
+    assert not any(scratch.iterdir())
+    assert not (tmp_path / "p.parquet").exists()
 
 
 def test_what_cannot_be_predicted_is_told_in_a_line(capsys, tmp_path, trained, scratch):
