@@ -1,0 +1,56 @@
+"""One at a time with somebody's model, and nobody else using it meanwhile. Knows nothing about tables' numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from weakref import WeakSet
+
+from torch import nn
+
+from mixdim.compression.model_tables import ModelTable
+
+_BUSY: WeakSet[nn.Module] = WeakSet()
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def alone_with(model: nn.Module) -> Iterator[None]:
+    """Refuse a model that another thread is observing or compressing."""
+    with _LOCK:
+        if model in _BUSY:
+            raise RuntimeError("the model is being observed or compressed on another thread")
+        _BUSY.add(model)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _BUSY.discard(model)
+
+
+@contextmanager
+def unused(tables: Sequence[ModelTable]) -> Iterator[None]:
+    """Raise in the end if tables were asked for or written to meanwhile, by whatever thread."""
+    asked: list[str] = []
+    versions = [table.module.weight._version for table in tables]
+    hooks = [
+        table.module.register_forward_pre_hook(lambda *_, name=table.name: asked.append(name))
+        for table in tables
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    changed = [
+        table.name
+        for table, version in zip(tables, versions, strict=True)
+        if table.module.weight._version != version
+    ]
+    for names, what in ((asked, "asked for"), (changed, "changed")):
+        if names:
+            raise RuntimeError(
+                f"the model is in use on another thread: {names[0]} was {what} while it was being "
+                "compressed; nothing has been changed, stop using it and compress again"
+            )
