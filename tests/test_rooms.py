@@ -29,6 +29,9 @@ MAY_IMPORT = {
     # What kernels check in the same words as the plain path, which needs no tables.
     "kernels": {"layer.ids", "layer.bags"},
     "optim": {"", "arguments", "kernels"},
+    "compress": {
+        *("arguments", "files", "layer", "planning", "printing", "storages", "theory.choice"),
+    },
     "models": {
         *("arguments", "initialisation", "kernels", "layer.interaction", "layer.scores", "planning"),
     },
