@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "compress": {
         *("arguments", "files", "layer", "planning", "printing", "storages", "theory.choice"),
     },
+    "compression": {"arguments", "compress", "files", "planning", "printing"},
     "models": {
         *("arguments", "initialisation", "kernels", "layer.interaction", "layer.scores", "planning"),
     },
@@ -39,7 +40,7 @@ MAY_IMPORT = {
     "training": {"arguments", "files", "locks", "optim", "planning"},
     "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
     "experiments": {*CORE, *BASICS, "experiments"},
-    "experiments.runs": {*CORE, "files", "locks", "printing"},
+    "experiments.runs": {*CORE, "compress", "compression", "files", "locks", "printing"},
     "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
     "experiments.theory": {"arguments", "files", "printing", "theory"},
     "experiments.report": {
@@ -52,7 +53,8 @@ MAY_IMPORT = {
     "cli": {"", "data", "experiments", "kernels", "planning", "training", *BASICS},
     "__main__": {"cli"},
     "__init__": {
-        *("clipping", "data_parallel", "layer", "optim", "planning", "starting", "storages", "training"),
+        *("clipping", "compression", "data_parallel", "layer", "optim", "planning", "starting"),
+        *("storages", "training"),
     },
 }
 # These have extras; all others need torch, numpy and safetensors only.

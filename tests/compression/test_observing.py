@@ -85,7 +85,7 @@ def test_the_metric_is_the_mean_product_of_gradients():
     expected = rows.t() @ rows
     assert torch.allclose(stats.metrics["0"], expected * 3 / expected.trace())
     assert mixdim.observe(model, [ids]).metrics == {}
-    with pytest.raises(ValueError, match="loss.* must return one number that depends on the tables"):
+    with pytest.raises(ValueError, match=r"loss.* must return one number that depends on the tables"):
         mixdim.observe(model, [ids], loss=lambda output, batch: output)
 
 
@@ -93,7 +93,11 @@ def test_the_metric_is_the_mean_product_of_gradients():
     ("model", "given", "complaint"),
     [
         (Recommender(), [], "batches must have at least one batch, got none"),
-        (Recommender(), torch.zeros(3), r"batches must be an iterable .*got Tensor: a single batch is \["),
+        (
+            Recommender(),
+            torch.zeros(3),
+            r"batches must be an iterable .*got Tensor: a single batch is \[",
+        ),
         (Recommender(), 3, "batches must be an iterable of what the model takes, got int"),
         (nn.Linear(2, 2), [1], "must have an nn.Embedding or nn.EmbeddingBag, Linear has none"),
         ("model", [1], "model must be a torch.nn.Module, got str"),

@@ -52,7 +52,7 @@ def compress(
             out,
             budget=budget,
             quantise=quantise,
-            bands=parse_bands(bands) or 1,
+            bands=parse_bands(bands) or 1,  # type: ignore[arg-type]  # checked there
             data=data,
             overwrite=overwrite,
             progress=progress,
@@ -64,7 +64,7 @@ def compress(
         f"embeddings of {format_bytes(found.bytes_before)} are {format_bytes(found.bytes_after)} now, "
         f"{ratio:.1f}x smaller"
     )
-    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data DATA --split test")
+    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(str(found.data))}")
 
 
 def _before_and_after(before: dict[str, Any], after: dict[str, Any]) -> str:

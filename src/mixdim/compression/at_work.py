@@ -1,4 +1,4 @@
-"""One at a time with somebody's model, and nobody else using it meanwhile. Knows nothing about tables' numbers."""
+"""One at a time with somebody's model, and nobody else who uses it. Knows nothing about compression."""
 
 from __future__ import annotations
 

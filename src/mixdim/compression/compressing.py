@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mixdim.arguments import WrongTypeError, nonnegative_vector, whole_number
-from mixdim.compression.at_work import alone_with, unused
 from mixdim.compress.choosing import choose
+from mixdim.compress.subject import Subject
+from mixdim.compress.table import CompressedTable
+from mixdim.compression.at_work import alone_with, unused
 from mixdim.compression.model_tables import (
     ModelTable,
     by_any_name,
@@ -28,21 +29,23 @@ from mixdim.compression.model_tables import (
 from mixdim.compression.observing import Observed
 from mixdim.compression.references import Found, Gone, check_movable, move
 from mixdim.compression.result import Compression, TableOutcome
-from mixdim.compression.stand_ins import stand_in_for
-from mixdim.compress.subject import Subject
-from mixdim.compress.table import CompressedTable
+from mixdim.compression.stand_ins import (
+    CompressedEmbedding,
+    CompressedEmbeddingBag,
+    stand_in_for,
+)
 from mixdim.planning.budget import BudgetTooSmallError, parse_bytes
 
 BITS = {None: None, "int8": 8, "int4": 4}
 SHARE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*")
-TOO_SMALL = "it is too small to gain: no way to store it takes fewer bytes"
+ROOM_ENOUGH = "the budget has room for it as it is"
 
 
 class Made(NamedTuple):
     """What is to take the place of a table, and how much of it was kept."""
 
     table: ModelTable
-    stand_in: nn.Module
+    stand_in: CompressedEmbedding | CompressedEmbeddingBag
     kept: float
 
 
@@ -58,7 +61,7 @@ def compress(
     optimizers: Sequence[Optimizer] = (),
     echo: Callable[[str], None] | None = print,
 ) -> Compression:
-    """Swap a model's embedding tables in place for small ones of mixed widths, fitted to what it learned.
+    """Swap a model's embedding tables in place for small ones of mixed widths fitted to it.
 
     The model works at once, without training. Either all of it is done or, after an error, nothing.
 
@@ -72,7 +75,7 @@ def compress(
     - `quantise`: "int8" or "int4" rounds the tables, which are then not to be trained.
     - `fields`: the sizes of fields that share one table behind offsets, by the name of the table, or for
       the only table: each field is cut on its own.
-    - `optimizers`: those that are to go on with the new parameters; what they know of old tables is lost.
+    - `optimizers`: those that are to go on with the new parameters; their state of old tables is lost.
     - `echo` gets the table of what was done; None prints nothing.
 
     Nobody may use the model on another thread meanwhile: that is an error if it is seen.
@@ -144,15 +147,15 @@ def _make(
     except BudgetTooSmallError as error:
         if not share.kept:
             raise
-        raise BudgetTooSmallError(f"{error}, beside {share.kept:,} bytes that stay as they are") from None
+        raise BudgetTooSmallError(
+            f"{error}, beside {share.kept:,} bytes that stay as they are"
+        ) from None
     for table, subject, choice in zip(wanted, subjects, chosen, strict=True):
         if choice.nbytes < table.nbytes:
             small = CompressedTable.fitted(subject, choice, sparse=table.module.sparse)
             small.requires_grad_(table.module.weight.requires_grad)
             kept = 1 - choice.error / choice.energy if choice.energy else 1.0
             made[table.name] = Made(table, stand_in_for(table.module, small), kept)
-    if not made:
-        raise ValueError(f"no table of the model can be compressed: {TOO_SMALL}")
     return made
 
 
@@ -175,7 +178,7 @@ def _swap(model: nn.Module, made: Iterable[Made], optimizers: Sequence[Optimizer
 def _outcome(table: ModelTable, made: Made | None, refused: Mapping[str, str]) -> TableOutcome:
     facts = (table.name, table.rows, table.width, table.nbytes)
     if made is None:
-        return TableOutcome(*facts, table.nbytes, refused=refused.get(table.name, TOO_SMALL))
+        return TableOutcome(*facts, table.nbytes, refused=refused.get(table.name, ROOM_ENOUGH))
     small = made.stand_in.table
     return TableOutcome(*facts, small.nbytes, plan=small.plan, energy=made.kept)
 
@@ -240,7 +243,7 @@ class Share(NamedTuple):
 def _share(budget: Any, tables: Sequence[ModelTable], wanted: Sequence[ModelTable]) -> Share:
     full = sum(table.nbytes for table in wanted)
     if (share := share_of(budget, full)) is not None:
-        return Share(share, 0)
+        return Share(max(share, 1), 0)
     asked = parse_bytes(budget) if isinstance(budget, str) else whole_number(budget, "budget")
     kept = sum(table.nbytes for table in tables) - full
     return Share(max(asked - kept, 1), kept)

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SETTERS = {Tensor.data.__set__, Tensor.requires_grad.__set__, Tensor.grad.__set__}  # type: ignore[attr-defined]
+SETTERS = {getattr(Tensor, name).__set__ for name in ("data", "requires_grad", "grad")}
 _OPERATORS = ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul")
 _BITWISE = ("and", "or", "xor", "lshift", "rshift")
 IN_PLACE = {"__setitem__", *(f"__i{name}__" for name in (*_OPERATORS, *_BITWISE))}
 REFUSAL = (
-    "the weight of a compressed table is computed: nothing can be written into it; its parameters are in "
-    "module.parameters(), and module.requires_grad_(False) freezes them"
+    "the weight of a compressed table is computed: nothing can be written into it; its parameters are "
+    "in module.parameters(), and module.requires_grad_(False) freezes them"
 )
 
 
@@ -46,7 +46,7 @@ class ComputedWeight(Tensor):
         """Refuse to write; what shares memory with a computed weight stays one."""
         kwargs = kwargs or {}
         targets = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
-        if writes(func) and _has_computed(targets) or _has_computed(kwargs.get("out")):
+        if (writes(func) and _has_computed(targets)) or _has_computed(kwargs.get("out")):
             raise RuntimeError(REFUSAL)
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)

@@ -83,7 +83,8 @@ def observe(
     seen = {table.name: _Seen(table, loss is not None) for table in tables}
     run, number = call or _caller(model), 0
     with alone_with(model), _as_found(model, seen.values()):
-        for number, batch in enumerate(batches, start=1):
+        for batch in batches:
+            number += 1
             if loss is None:
                 with torch.no_grad():
                     _run(run, model, batch)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -31,16 +31,21 @@ class Found(NamedTuple):
 class Gone:
     """Tables that were taken out of a model, by name; it keeps none of them alive."""
 
-    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
-        self.modules = {name: weakref.ref(module) for name, module in modules.items()}
-        self.weights = {name: weakref.ref(module.weight) for name, module in modules.items()}
+    def __init__(self, modules: Mapping[str, nn.Embedding | nn.EmbeddingBag]) -> None:
+        self.modules: Mapping[str, Callable[[], Any]] = {
+            name: weakref.ref(module) for name, module in modules.items()
+        }
+        self.weights: Mapping[str, Callable[[], Any]] = {
+            name: weakref.ref(module.weight) for name, module in modules.items()
+        }
         self.nbytes = {name: module.weight.nbytes for name, module in modules.items()}
 
     def found_in(self, model: nn.Module) -> Found:
         """Look for references in a model, and for optimizers everywhere."""
-        names = {id(ref()): name for name, ref in (*self.modules.items(), *self.weights.items())}
+        names = {id(ref()): name for refs in (self.modules, self.weights) for name, ref in refs.items()}
         optimizers = _optimizers_with({id(ref()) for ref in self.weights.values()})
-        stale, places, tables = [], {}, set()
+        stale, tables = [], set()
+        places: dict[int, str] = {}
         for path, value in _paths_to(model, {*names, *map(id, optimizers)}):
             if isinstance(value, Optimizer):
                 places.setdefault(id(value), path)
@@ -103,9 +108,7 @@ def check_movable(optimizers: Sequence[Any]) -> None:
 def move(optimizer: Optimizer, replaced: Mapping[Tensor, Sequence[nn.Parameter]]) -> None:
     """Put new parameters where an optimizer has old ones; state of the others stays."""
     for group in optimizer.param_groups:
-        group["params"] = [
-            new for old in group["params"] for new in (replaced[old] if old in replaced else [old])
-        ]
+        group["params"] = [new for old in group["params"] for new in replaced.get(old, [old])]
     for old in replaced:
         optimizer.state.pop(old, None)
 

@@ -35,7 +35,7 @@ class Plans(Mapping[str, Plan]):
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """What became of one table. `energy` is the share of the popularity-weighted squares that is kept."""
+    """What became of one table. `energy` is the share that is kept of its squares by popularity."""
 
     name: str
     rows: int
@@ -91,7 +91,7 @@ class Compression:
     def ratio(self) -> float:
         """How many times smaller the tables are that were compressed."""
         kept = self.bytes_refused
-        return (self.bytes_before - kept) / (self.bytes_after - kept)
+        return (self.bytes_before - kept) / (self.bytes_after - kept) if self.plan else 1.0
 
     def __str__(self) -> str:
         lines = [["table", "rows", "width", "bytes", "now", "energy kept", "widths by popularity"]]
@@ -113,8 +113,9 @@ class Compression:
             *([f"... {others:,} more"] if others > 0 else []),
             f"compressed {self.ratio:.1f}x: {format_bytes(self.bytes_before - kept)} are "
             f"{format_bytes(self.bytes_after - kept)} now, all that finds rows included",
-            *([f"left as they were: {format_bytes(kept)}"] if kept else []),
+            *([f"left as they were: {format_bytes(kept)}"] if self.refused else []),
             *(f"  {name}: {reason}" for name, reason in self.refused.items()),
+            f"all tables: {format_bytes(self.bytes_before)}, now {format_bytes(self.bytes_after)}",
             *(["still referring to old tables:"] if self.stale else []),
             *(f"  {line}" for line in self.stale),
             *(["optimizers:"] if self.optimizers else []),

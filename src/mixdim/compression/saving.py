@@ -43,11 +43,16 @@ def save_compressed(model: nn.Module, path: str | Path) -> None:
     """
     tables = [table for table in tables_of(model) if getattr(table.module, "is_compressed", False)]
     if not tables:
-        raise ValueError("model must be compressed to be saved so: call mixdim.compress(model, ...) first")
-    tensors, same_as, seen = {}, {}, {}
+        raise ValueError(
+            "model must be compressed to be saved so: call mixdim.compress(model, ...) first"
+        )
+    tensors, same_as = {}, {}
+    seen: dict[Any, str] = {}
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
-            raise ValueError(f"model must have tensors only in its state: {name} is {type(value).__name__}")
+            raise ValueError(
+                f"model must have tensors only in its state: {name} is {type(value).__name__}"
+            )
         place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
         if value.numel() and place in seen:  # of a module that is registered twice
             same_as[name] = seen[place]
@@ -88,14 +93,18 @@ def _described(table: ModelTable) -> dict[str, Any]:
     small: CompressedTable = table.module.table  # type: ignore[assignment]
     return {
         "names": list(table.names),
-        "options": {name: value for name, value in options_of(table.module).items() if name != "training"},
+        "options": {
+            name: value for name, value in options_of(table.module).items() if name != "training"
+        },
         "plan": json.loads(small.plan.to_json()),
         "codes": None if small.codes is None else small.codes.shape,
         "dtype": str(table.module.dtype),
     }
 
 
-def _rebuilt(described: Mapping[str, Any], found: Mapping[str, ModelTable], path: str | Path) -> nn.Module:
+def _rebuilt(
+    described: Mapping[str, Any], found: Mapping[str, ModelTable], path: str | Path
+) -> nn.Module:
     """A stand-in as it was saved, of zeros, for a table of the model that is like the one it was for."""
     name, options = described["names"][0], described["options"]
     if any(own not in found for own in described["names"]):
@@ -162,7 +171,9 @@ def _read(path: Path) -> Saved:
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(f"{path} is damaged, or no file that mixdim.save_compressed wrote") from None
     if not is_ours or version != VERSION:
-        raise ValueError(f"{path}: this mixdim reads {FORMAT} version {VERSION}, got version {version!r}")
+        raise ValueError(
+            f"{path}: this mixdim reads {FORMAT} version {VERSION}, got version {version!r}"
+        )
     if checksum != _digest(text, tensors):
         raise ValueError(f"{path} is damaged: it does not match its checksum")
     same = {name: tensors[first] for name, first in document["same_as"].items()}

@@ -5,13 +5,13 @@ Know nothing about how widths were chosen. Other code asks `isinstance`, reads `
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from mixdim.compression.computed_weight import REFUSAL, ComputedWeight
 from mixdim.compress.table import CompressedTable
+from mixdim.compression.computed_weight import REFUSAL, ComputedWeight
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 
@@ -23,7 +23,8 @@ class _StandIn(nn.Module):
     """What both have in common."""
 
     is_compressed = True
-    max_norm, norm_type, scale_grad_by_freq = None, 2.0, False
+    max_norm: float | None = None
+    norm_type, scale_grad_by_freq = 2.0, False
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
@@ -36,7 +37,7 @@ class _StandIn(nn.Module):
         self.table = table
 
     @property
-    def weight(self) -> Tensor:  # type: ignore[override]  # a module has tensors and modules only
+    def weight(self) -> Tensor:
         """The matrix that the table stands for: computed anew each time, differentiable, read only."""
         return self.table.dense_weight().as_subclass(ComputedWeight)
 
@@ -80,7 +81,7 @@ class _StandIn(nn.Module):
         )
 
 
-class CompressedEmbedding(_StandIn, nn.Embedding):
+class CompressedEmbedding(_StandIn, nn.Embedding):  # type: ignore[override]
     """In the place of an nn.Embedding: the same call, and a `weight` that can be read."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -88,10 +89,10 @@ class CompressedEmbedding(_StandIn, nn.Embedding):
         return self.table(input)
 
 
-class CompressedEmbeddingBag(_StandIn, nn.EmbeddingBag):
+class CompressedEmbeddingBag(_StandIn, nn.EmbeddingBag):  # type: ignore[override]
     """In the place of an nn.EmbeddingBag: the same call, and a `weight` that can be read."""
 
-    mode: str
+    mode: Literal["sum", "mean", "max"]
     include_last_offset: bool
 
     def forward(

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from mixdim.compress.choosing import Bands, choose
+from mixdim.compress.choosing import choose
+from mixdim.compress.cutting import Bands
 from mixdim.compress.subject import Subject
 from mixdim.compression.compressing import BITS, share_of
 from mixdim.data import Dataset
@@ -51,6 +52,7 @@ class CompressedRun:
     after: dict[str, Any]
     bytes_before: int
     bytes_after: int
+    data: Path
 
 
 def compress_run(
@@ -94,7 +96,8 @@ def compress_run(
         plan.save(folder / PLAN)
         _save_weights(folder, model, run.step, measured["validation"])
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-    return CompressedRun(plan, before, measured["validation"], bytes_before, embedding_bytes(small))
+    after, bytes_after = measured["validation"], embedding_bytes(small)
+    return CompressedRun(plan, before, after, bytes_before, bytes_after, dataset.path)
 
 
 def _opened(path: Path, data: Path | None) -> tuple[Dataset, OpenedRun]:
@@ -103,7 +106,7 @@ def _opened(path: Path, data: Path | None) -> tuple[Dataset, OpenedRun]:
             raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
         said = read_config(path / CONFIG).data
         if said is None:
-            raise ValueError(f"{path / CONFIG} does not say which data the run was trained on: give --data")
+            raise ValueError(f"{path / CONFIG} does not say which data it was trained on: give --data")
         data = Path(said)
     dataset = Dataset(data)
     return dataset, open_for(path, dataset)
@@ -121,14 +124,10 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
         raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
 
 
-def _plan(
-    run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantise: str | None
-) -> Plan:
+def _plan(run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantise: str | None) -> Plan:
     """One plan of all features, chosen from what their tables learned."""
     tables = tables_of(run.model)
-    subjects = [
-        Subject(name, torch.from_numpy(tables[name]), dataset.counts[name]) for name in run.plan
-    ]
+    subjects = [Subject(name, torch.from_numpy(tables[name]), dataset.counts[name]) for name in run.plan]
     chosen = choose(subjects, num_bytes, bands=bands, bits=BITS[quantise])
     assert all(choice.codes is None for choice in chosen)  # since ids are ranks
     features = tuple(_unrounded(choice.plan.features[0]) for choice in chosen)
@@ -221,7 +220,7 @@ def _summary(
         "quantise": config.quantise,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{
-            split: dict.fromkeys(("best", "last"), {**metrics, **place})
+            split: {which: {**metrics, **place} for which in ("best", "last")}
             for split, metrics in measured.items()
         },
         "compressed_from": str(path.resolve()),
