@@ -19,7 +19,6 @@ from mixdim.arguments import whole_number
 WORD, WORDS = 64, 2  # ids of a word, and words between two checkpoints
 CHUNK = WORD * WORDS
 MOST_BANDS = 64
-AT_ONCE = 2**20  # ids of which all ranks are found together
 
 Shape = Sequence[tuple[int, int]]  # rows and bands of each field; of one band, ids are ranks already
 
@@ -122,12 +121,24 @@ class RankCode(nn.Module):
             return self.checkpoints[at] + before
         return torch.where(bits > 0, self.checkpoints[at.where(bits > 0, 0)] + before, ids)
 
+    def ids(self) -> Tensor:
+        """The id of every rank, on the CPU: (rows,)."""
+        words, first_id, first_word, parts = self.words.numpy(force=True), 0, 0, []
+        for rows, bands in self.shape:
+            length, bits = _lengths(rows, bands)[0], _bits(bands)
+            band = np.zeros(rows, np.uint8)
+            for plane in range(bits):
+                of_plane = np.ascontiguousarray(words[first_word + plane : first_word + length : bits])
+                band |= np.unpackbits(of_plane.view(np.uint8), count=rows, bitorder="little") << plane
+            # Of small whole numbers, this is a sort by counting.
+            parts.append(np.argsort(band, kind="stable") + first_id)
+            first_id, first_word = first_id + rows, first_word + length
+        return torch.from_numpy(np.concatenate(parts))
+
     def ranks(self) -> Tensor:
-        """The ranks of all ids: (rows,), of the type that checkpoints have."""
-        starts = range(0, self.num_rows, AT_ONCE)
-        device, dtype = self.words.device, self.checkpoints.dtype
-        parts = (torch.arange(a, min(a + AT_ONCE, self.num_rows), device=device) for a in starts)
-        return torch.cat([self(ids).to(dtype) for ids in parts])
+        """The rank of every id, beside the words: (rows,)."""
+        ids = self.ids().to(self.words.device)
+        return torch.empty_like(ids).scatter_(0, ids, torch.arange(len(ids), device=ids.device))
 
     def extra_repr(self) -> str:
         """What `print(code)` shows."""

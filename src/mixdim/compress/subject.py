@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mixdim.arguments import WrongTypeError, nonnegative_vector, whole_number
 
-AT_ONCE = 2**22  # numbers of a chunk, 32 MB in float64
+AT_ONCE = 2**20  # numbers of a chunk, 8 MB in float64
 NEVER_ASKED = 1e-6  # of the mean count: what a row counts that was never asked for
 RIDGE = 1e-3  # of the metric's mean eigenvalue
 
@@ -103,12 +103,15 @@ class Subject:
         )
 
     def read(self, ids: np.ndarray) -> Iterator[tuple[slice, Tensor]]:
-        """Read rows a chunk at a time, in float64 on the CPU, each with its place among the ids."""
+        """Read rows a chunk at a time, in float64 on the CPU, each with its place among the ids.
+
+        A chunk is the reader's own: it may be changed.
+        """
         weight, at_once = self.weight.detach(), rows_at_once(self.width)
         for start in range(0, len(ids), at_once):
             here = slice(start, min(start + at_once, len(ids)))
             asked = torch.from_numpy(ids[here]).to(weight.device)
-            yield here, weight[asked].to("cpu", torch.float64)
+            yield here, weight.index_select(0, asked).to("cpu", torch.float64)
 
     def moments(self, ids: np.ndarray) -> Moments:
         """How many, how often and in which directions rows are; ValueError if one is not finite."""
@@ -116,10 +119,10 @@ class Subject:
         second = torch.zeros(width, width, dtype=torch.float64)
         first = torch.zeros(width, dtype=torch.float64)
         for here, rows in self.read(ids):
-            weights = probs[torch.from_numpy(ids[here])]
-            weighted = rows * weights[:, None]
-            first += weighted.sum(0)
-            second.addmm_(rows.t(), weighted)
+            roots = probs[torch.from_numpy(ids[here])].sqrt_()
+            rows.mul_(roots[:, None])
+            first.addmv_(rows.t(), roots)
+            second.addmm_(rows.t(), rows)
             # A row of no weight can be wrong too: zero times infinity is not a number either.
             if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
                 raise self._not_finite(rows, ids[here])

@@ -146,20 +146,11 @@ class CompressedTable(nn.Module):
             dtype=subject.weight.dtype,
             device=subject.weight.device,
         )
-        ids, tables = _ids_by_rank(chosen), table.embedding.tables()
+        ids = np.arange(subject.rows) if chosen.codes is None else chosen.codes.ids().numpy()
+        tables = table.embedding.tables()
         for block in table.embedding.packing.blocks:
             _fill(tables.of_block(block), block, subject, ids[block.start : block.end])
         return table
-
-
-def _ids_by_rank(chosen: Chosen) -> np.ndarray:
-    """The id of every rank."""
-    rows = chosen.plan.num_rows
-    if chosen.codes is None:
-        return np.arange(rows)
-    ids = np.empty(rows, np.int64)
-    ids[chosen.codes.ranks().numpy(force=True)] = np.arange(rows)
-    return ids
 
 
 def _fill(table: Table, block: StoredBlock, subject: Subject, ids: np.ndarray) -> None:
