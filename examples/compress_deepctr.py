@@ -1,6 +1,7 @@
 """Compress a trained DeepFM of deepctr-torch to 1/8 and 1/32. Give ml-1m.zip, or clicks are drawn."""
 
 import argparse
+import itertools
 import zipfile
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from deepctr_torch.inputs import SparseFeat
 from deepctr_torch.models import DeepFM
 from sklearn.metrics import log_loss, roc_auc_score
+from torch.nn.functional import binary_cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
 
 import mixdim
 
@@ -31,11 +34,11 @@ def clicks(path: str | None, rows: int) -> tuple[np.ndarray, np.ndarray]:
     return ids[order], liked[order].astype(np.float32)
 
 
-def main(data: str | None = None, rows: int = 200_000, width: int = 16, epochs: int = 2) -> None:
+def main(data: str | None = None, rows: int = 200_000, epochs: int = 2, with_loss: bool = True) -> None:
     """Train, compress, and say what was lost."""
     ids, liked = clicks(data, rows)
     split = len(ids) * 9 // 10
-    features = [SparseFeat(name, int(n) + 1, width) for name, n in zip(NAMES, ids.max(0), strict=True)]
+    features = [SparseFeat(name, int(n) + 1, 16) for name, n in zip(NAMES, ids.max(0), strict=True)]
 
     def new_model() -> DeepFM:
         model = DeepFM(features, features, dnn_hidden_units=(128, 64), l2_reg_embedding=1e-6, seed=0)
@@ -50,16 +53,24 @@ def main(data: str | None = None, rows: int = 200_000, width: int = 16, epochs: 
     model = new_model()
     inputs = dict(zip(NAMES, ids[:split].T, strict=True))
     model.fit(inputs, liked[:split], batch_size=2048, epochs=epochs, verbose=0)
-    counts = mixdim.observe(model, torch.tensor(ids[:split], dtype=torch.float32).split(8192))
+    batches = TensorDataset(torch.tensor(ids[:split], dtype=torch.float32), torch.tensor(liked[:split]))
+    counts = mixdim.observe(
+        model,
+        DataLoader(batches, batch_size=8192),
+        call=lambda model, batch: model(batch[0]).squeeze(1),
+        loss=(lambda output, batch: binary_cross_entropy(output, batch[1])) if with_loss else None,
+    )
     report("before", model, sum(table.weight.nbytes for table in model.embedding_dict.values()))
-    for ratio in (8, 32):
+    for share, quantise in itertools.product(("1/8", "1/32"), (None, "int8")):
         small = new_model()
         small.load_state_dict(model.state_dict())
-        result = mixdim.compress(small, counts, budget=f"1/{ratio}")
-        report(f"1/{ratio}", small, result.bytes_after - result.bytes_refused)
+        result = mixdim.compress(small, counts, budget=share, quantise=quantise)
+        report(f"{share}, {quantise or 'float32'}", small, result.bytes_after - result.bytes_refused)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="ml-1m.zip")
-    main(parser.parse_args().data)
+    parser.add_argument("--counts-only", action="store_true", help="do not look at the loss's gradients")
+    told = parser.parse_args()
+    main(told.data, with_loss=not told.counts_only)

@@ -1,6 +1,7 @@
 """Compress a trained DeepFM of torch-rechub to 1/8 and 1/32. Give ml-1m.zip, or clicks are drawn."""
 
 import argparse
+import itertools
 import tempfile
 import zipfile
 
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
+from torch.nn.functional import binary_cross_entropy
 from torch_rechub.basic.features import SparseFeature
 from torch_rechub.models.ranking import DeepFM
 from torch_rechub.trainers import CTRTrainer
@@ -34,7 +36,7 @@ def clicks(path: str | None, rows: int) -> tuple[np.ndarray, np.ndarray]:
     return ids[order], liked[order].astype(np.float32)
 
 
-def main(data: str | None = None, rows: int = 200_000, width: int = 16, epochs: int = 2) -> None:
+def main(data: str | None = None, rows: int = 200_000, epochs: int = 2, with_loss: bool = True) -> None:
     """Train, compress, and say what was lost."""
     torch.manual_seed(0)
     ids, liked = clicks(data, rows)
@@ -47,7 +49,7 @@ def main(data: str | None = None, rows: int = 200_000, width: int = 16, epochs: 
 
     def new_model() -> DeepFM:
         features = [
-            SparseFeature(name, int(n) + 1, width) for name, n in zip(NAMES, ids.max(0), strict=True)
+            SparseFeature(name, int(n) + 1, 16) for name, n in zip(NAMES, ids.max(0), strict=True)
         ]
         return DeepFM(features, features, {"dims": [128, 64], "activation": "relu", "dropout": 0})
 
@@ -60,18 +62,25 @@ def main(data: str | None = None, rows: int = 200_000, width: int = 16, epochs: 
     with tempfile.TemporaryDirectory() as folder:
         trainer = CTRTrainer(model, n_epoch=epochs, model_path=folder)
         trainer.fit(train)
-    counts = mixdim.observe(model, train, call=lambda model, batch: model(batch[0]))
+    counts = mixdim.observe(
+        model,
+        train,
+        call=lambda model, batch: model(batch[0]),
+        loss=(lambda output, batch: binary_cross_entropy(output, batch[1])) if with_loss else None,
+    )
     report("before", model, sum(t.weight.nbytes for t in model.embedding.embed_dict.values()))
-    for ratio in (8, 32):
+    for share, quantise in itertools.product(("1/8", "1/32"), (None, "int8")):
         small = new_model()
         small.load_state_dict(model.state_dict())
-        result = mixdim.compress(small, counts, budget=f"1/{ratio}")
+        result = mixdim.compress(small, counts, budget=share, quantise=quantise)
         for feature in small.deep_features:  # which still have the old tables, as result.stale says
             feature.embed = small.embedding.embed_dict[feature.name]
-        report(f"1/{ratio}", small, result.bytes_after)
+        report(f"{share}, {quantise or 'float32'}", small, result.bytes_after)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="ml-1m.zip")
-    main(parser.parse_args().data)
+    parser.add_argument("--counts-only", action="store_true", help="do not look at the loss's gradients")
+    told = parser.parse_args()
+    main(told.data, with_loss=not told.counts_only)

@@ -26,7 +26,11 @@ WIDE = {"temperature": 0.0, "base_dim": 8}
 
 @pytest.mark.parametrize(
     ("model", "options", "quantise"),
-    [("dlrm", {"unknown_dropout": True, "epochs": 1}, None), ("mf", {}, "int8"), ("ncf", {"quantise": "int8"}, None)],
+    [
+        ("dlrm", {"unknown_dropout": True, "epochs": 1}, None),
+        ("mf", {}, "int8"),
+        ("ncf", {"quantise": "int8"}, None),
+    ],
 )
 def test_a_small_run_is_measured_as_it_says(model, options, quantise, tmp_path):
     data = DATA[model]()
