@@ -3,11 +3,9 @@
 import argparse
 import itertools
 import tempfile
-import zipfile
 
-import numpy as np
-import pandas as pd
 import torch
+from clicks import NAMES, read_clicks
 from sklearn.metrics import log_loss, roc_auc_score
 from torch.nn.functional import binary_cross_entropy
 from torch_rechub.basic.features import SparseFeature
@@ -17,29 +15,11 @@ from torch_rechub.utils.data import DataGenerator
 
 import mixdim
 
-NAMES = ("user", "movie")
-
-
-def clicks(path: str | None, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of users and movies (rows, 2), and whether there were 4 stars or more (rows,); shuffled."""
-    draw = np.random.default_rng(0)
-    if path is not None:
-        with zipfile.ZipFile(path) as archive, archive.open("ml-1m/ratings.dat") as file:
-            table = pd.read_csv(file, sep=":", usecols=[0, 2, 4], header=None).to_numpy()
-        raw, liked = table[:, :2], table[:, 2] >= 4
-    else:
-        raw = draw.zipf(1.3, (rows, 2)) % 5000
-        odds = draw.normal(size=(2, 5000))[[0, 1], raw].sum(axis=1)
-        liked = draw.random(rows) < 1 / (1 + np.exp(-odds))
-    ids = np.stack([np.unique(column, return_inverse=True)[1] for column in raw.T], axis=1)
-    order = draw.permutation(len(ids))
-    return ids[order], liked[order].astype(np.float32)
-
 
 def main(data: str | None = None, rows: int = 200_000, epochs: int = 2, with_loss: bool = True) -> None:
     """Train, compress, and say what was lost."""
     torch.manual_seed(0)
-    ids, liked = clicks(data, rows)
+    ids, liked = read_clicks(data, rows)
     split = len(ids) * 9 // 10
     inputs = [dict(zip(NAMES, part.T, strict=True)) for part in (ids[:split], ids[split:])]
     loader = DataGenerator(inputs[0], liked[:split])

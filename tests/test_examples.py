@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def test_a_model_of_another_library_is_compressed(library, package, stale, capsy
     requests = pytest.importorskip("requests", reason="pip install 'mixdim[compress-tests]'")
     monkeypatch.setattr(requests, "get", _no_network)  # which deepctr-torch asks for its newest version
     pytest.importorskip(package, reason="pip install 'mixdim[compress-tests]'")
+    monkeypatch.syspath_prepend(EXAMPLES)
     runpy.run_path(str(EXAMPLES / f"compress_{library}.py"))["main"](rows=3000, epochs=1)
     printed = capsys.readouterr().out
     pattern = r"^(.+): log loss (\d\.\d+), AUC (0\.\d+), ([\d,]+) bytes"
@@ -57,8 +59,17 @@ def test_a_model_of_another_library_is_compressed(library, package, stale, capsy
     assert stale in printed
 
 
+def test_clicks_are_read_from_movielens(tmp_path, monkeypatch):
+    pytest.importorskip("pandas", reason="pip install 'mixdim[compress-tests]'")
+    with zipfile.ZipFile(tmp_path / "ml-1m.zip", "w") as archive:
+        archive.writestr("ml-1m/ratings.dat", "7::1193::5::978300760\n7::661::3::97\n9::661::4::98\n")
+    ids, liked = runpy.run_path(str(EXAMPLES / "clicks.py"))["read_clicks"](tmp_path / "ml-1m.zip", 0)
+    found = {(*map(int, row), float(label)) for row, label in zip(ids, liked, strict=True)}
+    assert found == {(0, 1, 1.0), (0, 0, 0.0), (1, 0, 1.0)}
+
+
 def test_every_example_has_a_test():
-    named = {"swap_embedding.py", "compress_deepctr.py", "compress_rechub.py"}
+    named = {"swap_embedding.py", "clicks.py", "compress_deepctr.py", "compress_rechub.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == named
 
 

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "training": {"arguments", "files", "locks", "optim", "planning"},
     "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
     "experiments": {*CORE, *BASICS, "experiments"},
-    "experiments.runs": {*CORE, "compress", "compression", "files", "locks", "printing"},
+    "experiments.runs": {*CORE, "compress", "compression", "files", "locks", "printing", "stopping"},
     "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
     "experiments.theory": {"arguments", "files", "printing", "theory"},
     "experiments.report": {

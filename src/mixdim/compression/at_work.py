@@ -33,7 +33,7 @@ def alone_with(model: nn.Module) -> Iterator[None]:
 def unused(tables: Sequence[ModelTable]) -> Iterator[None]:
     """Raise in the end if tables were asked for or written to meanwhile, by whatever thread."""
     asked: list[str] = []
-    versions = [table.module.weight._version for table in tables]
+    versions = [_version(table) for table in tables]
     hooks = [
         table.module.register_forward_pre_hook(lambda *_, name=table.name: asked.append(name))
         for table in tables
@@ -44,9 +44,7 @@ def unused(tables: Sequence[ModelTable]) -> Iterator[None]:
         for hook in hooks:
             hook.remove()
     changed = [
-        table.name
-        for table, version in zip(tables, versions, strict=True)
-        if table.module.weight._version != version
+        table.name for table, version in zip(tables, versions, strict=True) if _version(table) != version
     ]
     for names, what in ((asked, "asked for"), (changed, "changed")):
         if names:
@@ -54,3 +52,9 @@ def unused(tables: Sequence[ModelTable]) -> Iterator[None]:
                 f"the model is in use on another thread: {names[0]} was {what} while it was being "
                 "compressed; nothing has been changed, stop using it and compress again"
             )
+
+
+def _version(table: ModelTable) -> int:
+    """How often a weight was written to; one that was made in inference mode does not say."""
+    weight = table.module.weight
+    return 0 if weight.is_inference() else weight._version

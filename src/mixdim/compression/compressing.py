@@ -225,6 +225,8 @@ def _fields(tables: list[ModelTable], fields: Any) -> dict[str, tuple[int, ...]]
         fields = {tables[0].name: fields}
     rows, sizes = {table.name: table.rows for table in tables}, {}
     for name, given in by_any_name(tables, fields, "fields").items():
+        if not isinstance(given, Iterable):
+            raise WrongTypeError(f"fields of {name} must be sizes, such as [6040, 3706], got {given!r}")
         sizes[name] = tuple(whole_number(size, f"a field of {name}") for size in given)
         if sum(sizes[name]) != rows[name]:
             raise ValueError(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from torch.optim import Optimizer, SparseAdam
 from mixdim.planning.budget import format_bytes
 
 OWN_PARTS = {"_parameters", "_buffers", "_modules"}
-MOST_VISITED = 200_000  # objects: somebody's model may refer to a data set
+MOST_VISITED, MOST_WITHIN = 200_000, 10_000  # objects: somebody's model may refer to a data set
 PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
 
 
@@ -141,12 +143,18 @@ def _paths_to(model: nn.Module, gone: Collection[int]) -> Iterator[tuple[str, An
 
 
 def _within(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The objects that an object refers to, with their paths."""
+    """The objects that an object refers to, with their paths; of very many, the first."""
     if isinstance(value, dict):
-        yield from ((f"{path}[{key!r}]", one) for key, one in value.items())
+        named = islice(value.items(), MOST_WITHIN)
+        yield from ((f"{path}[{_key(key)}]", one) for key, one in named)
     elif isinstance(value, list | tuple):
-        yield from ((f"{path}[{number}]", one) for number, one in enumerate(value))
+        yield from ((f"{path}[{number}]", one) for number, one in enumerate(value[:MOST_WITHIN]))
     elif isinstance(value, set | frozenset):
-        yield from ((f"an element of {path}", one) for one in value)
-    elif hasattr(type(value), "__dict__") and isinstance(getattr(value, "__dict__", None), dict):
-        yield from ((f"{path}.{key}", one) for key, one in vars(value).items())
+        yield from ((f"an element of {path}", one) for one in islice(value, MOST_WITHIN))
+    else:
+        with suppress(Exception):  # of objects that answer for others
+            yield from ((f"{path}.{name}", one) for name, one in vars(value).items())
+
+
+def _key(key: Any) -> str:
+    return repr(key) if isinstance(key, str | int) else f"a {type(key).__name__}"

@@ -30,11 +30,12 @@ from mixdim.experiments.runs.rounded import check_rounding, embedding_bytes, emb
 from mixdim.experiments.runs.spectrum import tables_of
 from mixdim.experiments.runs.summary import read_summary
 from mixdim.experiments.runs.trained import OpenedRun, open_for
-from mixdim.files import write_atomically
+from mixdim.files import follow_links, write_atomically
 from mixdim.locks import alone_at_work
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.feature import Feature
 from mixdim.planning.plan import Plan
+from mixdim.stopping import signals_as_exceptions
 from mixdim.storages import Narrow, Quantised
 from mixdim.training import Checkpoints, evaluate
 from mixdim.training.evaluation import Progress
@@ -238,21 +239,20 @@ def _save_weights(folder: Path, model: nn.Module, step: int, metrics: dict[str, 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     """A folder to write to that takes its place when all is written; else nothing is left of it."""
+    out = follow_links(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = out.with_name(f".{out.name[:40]}.{secrets.token_hex(8)}")
-    folder.mkdir()
     replaced = folder.with_name(f"{folder.name}.replaced")
-    try:
-        yield folder
-        if out.exists():
-            with alone_at_work(out):
-                out.rename(replaced)
+    with signals_as_exceptions():
         try:
+            folder.mkdir()
+            yield folder
+            if out.exists():
+                with alone_at_work(out):
+                    out.rename(replaced)
             folder.rename(out)
-        except BaseException:
-            if replaced.exists():
+        finally:
+            if replaced.exists() and not out.exists():
                 replaced.rename(out)
-            raise
-        shutil.rmtree(replaced, ignore_errors=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            for left in (folder, replaced):
+                shutil.rmtree(left, ignore_errors=True)
