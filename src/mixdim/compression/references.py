@@ -84,11 +84,15 @@ class Gone:
 
 def _optimizers_with(parameters: set[int]) -> list[Optimizer]:
     """All optimizers of this process that hold one of these parameters, given by their ids."""
+    kinds, waiting = {Optimizer}, [Optimizer]
+    while waiting:
+        kinds.update(found := waiting.pop().__subclasses__())
+        waiting += found
     return [
         found
         for found in gc.get_objects()
-        # Not isinstance: it would ask objects such as lazy imports for their __class__.
-        if issubclass(type(found), Optimizer)
+        # Not isinstance: it would ask objects such as lazy imports for their __class__, and is slow.
+        if type(found) in kinds
         and any(id(one) in parameters for group in found.param_groups for one in group["params"])
     ]
 
