@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mixdim.arguments import WrongTypeError, nonnegative_vector, whole_number
-from mixdim.compress.choosing import choose
-from mixdim.compress.subject import Subject
-from mixdim.compress.table import CompressedTable
 from mixdim.compression.at_work import alone_with, unused
+from mixdim.compression.choosing import choose
 from mixdim.compression.model_tables import (
     ModelTable,
     by_any_name,
@@ -34,6 +32,8 @@ from mixdim.compression.stand_ins import (
     CompressedEmbeddingBag,
     stand_in_for,
 )
+from mixdim.compression.subject import Subject
+from mixdim.compression.table import CompressedTable
 from mixdim.planning.budget import BudgetTooSmallError, parse_bytes
 
 BITS = {None: None, "int8": 8, "int4": 4}
@@ -80,6 +80,7 @@ def compress(
 
     Nobody may use the model on another thread meanwhile: that is an error if it is seen.
 
+    >>> import torch
     >>> model = nn.Sequential(nn.Embedding(1000, 16), nn.Linear(16, 1))
     >>> result = compress(model, {"0": range(1000)}, budget="1/8", echo=None)
     >>> result.bytes_before, result.bytes_after <= 64_000 / 8, model(torch.tensor([999])).shape

@@ -10,8 +10,8 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import Tensor, nn
 
-from mixdim.compress.table import CompressedTable
 from mixdim.compression.computed_weight import REFUSAL, ComputedWeight
+from mixdim.compression.table import CompressedTable
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from mixdim.compress.choosing import choose
-from mixdim.compress.cutting import Bands
-from mixdim.compress.subject import Subject
+from mixdim.compression.choosing import choose
 from mixdim.compression.compressing import BITS, share_of
+from mixdim.compression.cutting import Bands
+from mixdim.compression.subject import Subject
 from mixdim.data import Dataset
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.folder import CONFIG, PLAN, SUMMARY, is_run
