@@ -242,6 +242,9 @@ def test_bad_input_is_one_line_and_the_model_is_untouched(change, stats, options
 def test_what_is_no_model_is_refused():
     with pytest.raises(ValueError, match=r"model must be a torch.nn.Module, got dict"):
         mixdim.compress({}, {}, "1/2")
+    wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    with pytest.raises(ValueError, match=r"give model\.module, then wrap it anew"):
+        mixdim.compress(wrapped, {}, "1/2")
     with pytest.raises(ValueError, match=r"must have an nn.Embedding .*, Linear has none"):
         mixdim.compress(nn.Linear(2, 2), {}, "1/2")
 

@@ -134,8 +134,9 @@ def _compress(
         made = _make(wanted, subjects, _share(budget, tables, wanted), options)
     outcomes = tuple(_outcome(table, made.get(table.name), refused) for table in tables)
     gone = Gone({one.table.name: one.table.module for one in made.values()})
-    _swap(model, made.values(), optimizers)
-    return outcomes, gone, gone.found_in(model)
+    found = gone.found_in(model, moved=optimizers)
+    _swap(model, made.values(), optimizers)  # the last that can fail
+    return outcomes, gone, found
 
 
 def _make(

@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 class Gone:
-    """Tables that were taken out of a model, by name; it keeps none of them alive."""
+    """Tables that are taken out of a model, by name; it keeps none of them alive."""
 
     def __init__(self, modules: Mapping[str, nn.Embedding | nn.EmbeddingBag]) -> None:
         self.modules: Mapping[str, Callable[[], Any]] = {
@@ -42,10 +42,14 @@ class Gone:
         }
         self.nbytes = {name: module.weight.nbytes for name, module in modules.items()}
 
-    def found_in(self, model: nn.Module) -> Found:
-        """Look for references in a model, and for optimizers everywhere."""
+    def found_in(self, model: nn.Module, moved: Sequence[Optimizer] = ()) -> Found:
+        """Look for references in a model and, everywhere, for optimizers other than those that are moved."""
         names = {id(ref()): name for refs in (self.modules, self.weights) for name, ref in refs.items()}
-        optimizers = _optimizers_with({id(ref()) for ref in self.weights.values()})
+        optimizers = [
+            optimizer
+            for optimizer in _optimizers_with({id(ref()) for ref in self.weights.values()})
+            if not any(optimizer is other for other in moved)
+        ]
         stale, tables = [], set()
         places: dict[int, str] = {}
         for path, value in _paths_to(model, {*names, *map(id, optimizers)}):
