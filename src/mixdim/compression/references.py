@@ -43,7 +43,7 @@ class Gone:
         self.nbytes = {name: module.weight.nbytes for name, module in modules.items()}
 
     def found_in(self, model: nn.Module, moved: Sequence[Optimizer] = ()) -> Found:
-        """Look for references in a model and, everywhere, for optimizers other than those that are moved."""
+        """Look for references in a model and, everywhere, for optimizers that are not moved."""
         names = {id(ref()): name for refs in (self.modules, self.weights) for name, ref in refs.items()}
         optimizers = [
             optimizer
