@@ -28,9 +28,9 @@ import torch
 import torch.nn.functional as F
 
 import mixdim.data
-from mixdim.compress.choosing import choose
-from mixdim.compress.subject import Subject
-from mixdim.compress.table import CompressedTable
+from mixdim.compression.choosing import choose
+from mixdim.compression.subject import Subject
+from mixdim.compression.table import CompressedTable
 from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.runs.train import train_run
 from mixdim.layer.interaction import dot_interaction

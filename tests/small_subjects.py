@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from mixdim.compress.subject import Subject
+from mixdim.compression.subject import Subject
 
 
 def random_subject(seed, rows=300, width=6, name="table", **options):

@@ -11,6 +11,7 @@ import typer
 
 import mixdim
 from mixdim import kernels
+from mixdim.cli import compress as cli_compress
 from mixdim.cli import data as cli_data
 from mixdim.cli import report as cli_report
 from mixdim.cli import reproduce as cli_reproduce
@@ -208,6 +209,7 @@ app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --js
 app.command(epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`")(
     cli_train.predict
 )
+app.command(epilog=cli_compress.COMPRESS_EXAMPLES)(cli_compress.compress)
 app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)
 app.command(epilog=cli_sweep.RECOMMEND_EXAMPLES)(cli_sweep.recommend)
 app.command(epilog=cli_reproduce.REPRODUCE_EXAMPLES)(cli_reproduce.reproduce)

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixdim import Narrow, Quantised
-from mixdim.compress.choosing import choose
-from mixdim.compress.cutting import cut_field
-from mixdim.compress.rank_code import rank_code_nbytes
-from mixdim.compress.subject import NEVER_ASKED, Subject
-from mixdim.compress.table import CompressedTable
+from mixdim.compression.choosing import choose
+from mixdim.compression.cutting import cut_field
+from mixdim.compression.rank_code import rank_code_nbytes
+from mixdim.compression.subject import NEVER_ASKED, Subject
+from mixdim.compression.table import CompressedTable
 from small_subjects import measured_error, random_subject
 
 

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save
 
-from mixdim.compress.choosing import choose
-from mixdim.compress.subject import Subject
-from mixdim.compress.table import CompressedTable
+from mixdim.compression.choosing import choose
+from mixdim.compression.subject import Subject
+from mixdim.compression.table import CompressedTable
 from small_subjects import measured_error, random_subject
 
 MODES = ("sum", "mean", "max")
@@ -105,7 +105,7 @@ def test_rounding_moves_no_number_by_more_than_half_its_scale():
 
 def test_a_table_is_read_in_chunks_and_not_changed(monkeypatch):
     whole = compressed(bits=8), compressed()
-    monkeypatch.setattr("mixdim.compress.subject.AT_ONCE", 6 * 64)
+    monkeypatch.setattr("mixdim.compression.subject.AT_ONCE", 6 * 64)
     for expected, bits in zip(whole, (8, None), strict=True):
         subject = random_subject(0)
         before = subject.weight.clone()

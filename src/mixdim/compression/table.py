@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixdim.compress.choosing import Chosen
-from mixdim.compress.rank_code import RankCode, Shape
-from mixdim.compress.subject import MetricRoot, Moments, Subject
+from mixdim.compression.choosing import Chosen
+from mixdim.compression.rank_code import RankCode, Shape
+from mixdim.compression.subject import MetricRoot, Moments, Subject
 from mixdim.layer.embedding import MixedDimEmbedding
 from mixdim.layer.ids import checked_ids, require_integers
 from mixdim.layer.paths import look_up_bags
@@ -32,7 +32,7 @@ class CompressedTable(nn.Module):
     - `sparse`: tables get row-sparse gradients.
 
     >>> subject = Subject("item", torch.randn(100, 8), np.arange(100))
-    >>> from mixdim.compress.choosing import choose
+    >>> from mixdim.compression.choosing import choose
     >>> table = CompressedTable.fitted(subject, choose([subject], budget=1000)[0])
     >>> table(torch.tensor([[3, 99]])).shape, table.nbytes <= 1000
     (torch.Size([1, 2, 8]), True)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixdim.compress.pricing import RELATIVE_GAP, Cut, pick, smallest
+from mixdim.compression.pricing import RELATIVE_GAP, Cut, pick, smallest
 
 
 @st.composite

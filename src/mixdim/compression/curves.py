@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mixdim.compress.subject import MetricRoot, Moments
+from mixdim.compression.subject import MetricRoot, Moments
 from mixdim.storages.narrow import narrow_cost
 from mixdim.storages.rounding import SCALES, code_bytes, num_groups
 
