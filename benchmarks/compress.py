@@ -114,9 +114,9 @@ WAYS: dict[str, Callable[[list[Subject], int], Tables | None]] = {
     "plain SVD": plain_svd,
     "mixed, width 1 and more": partial(mixed, min_dim=1),
     "mixed with width 0": mixed,
-    "the same, loss's metric": mixed,
-    "the same, loss's metric, int8": partial(mixed, bits=8),
     "mixed with width 0, int8": partial(mixed, bits=8),
+    "by the loss's metric": mixed,
+    "by the loss's metric, int8": partial(mixed, bits=8),
 }
 
 
@@ -161,7 +161,7 @@ def losses(data: str, seed: int, epochs: int) -> dict[tuple[str, int], float | N
 
 
 def compare(data: str, seeds: int, epochs: int) -> None:
-    """Print a table of mean log losses, with the standard deviation over seeds."""
+    """Train and compress for each seed, and print what was found."""
     dataset = mixdim.data.open(data)
     rows = sum(dataset.cardinalities.values())
     print(f"{dataset}: {rows:,} rows of width {WIDTH}, {4 * rows * WIDTH:,} bytes")
@@ -169,19 +169,28 @@ def compare(data: str, seeds: int, epochs: int) -> None:
     for seed in range(seeds):
         runs.append(losses(data, seed, epochs))
         print(f"  seed {seed}: {runs[-1]}", flush=True)
+    print("\n".join(f"  {line}" for line in summary(runs)), flush=True)
+
+
+def summary(runs: list[dict[tuple[str, int], float | None]]) -> list[str]:
+    """What each way adds to the log loss of its own model: mean and standard deviation over seeds."""
 
     def cell(name: str, factor: int) -> str:
         every = [run[name, factor] for run in runs]
         if any(loss is None for loss in every):
             return "infeasible"
-        values = np.array(every, dtype=np.float64)
-        return f"{values.mean():.4f} ± {values.std(ddof=1) if seeds > 1 else 0:.4f}"
+        added = np.array(every, dtype=np.float64) - np.array(trained, dtype=np.float64)
+        return f"{added.mean():+.4f} ± {added.std(ddof=1) if len(runs) > 1 else 0:.4f}"
 
+    trained = [run["as trained", 1] for run in runs]
     (of_int8,) = {key for key in runs[0] if key[0] == "int8 alone"}
-    print(f"  as trained: {cell('as trained', 1)};  int8 alone, {of_int8[1] / 10}x: {cell(*of_int8)}")
     lines = [["", *(f"{factor}x" for factor in FACTORS)]]
     lines += [[name, *(cell(name, factor) for factor in FACTORS)] for name in WAYS]
-    print("\n".join(f"  {line}" for line in align(lines)), flush=True)
+    return [
+        f"as trained: {', '.join(f'{loss:.4f}' for loss in trained)}; "
+        f"int8 alone, {of_int8[1] / 10}x: {cell(*of_int8)}",
+        *align(lines),
+    ]
 
 
 def peak() -> int:

@@ -8,7 +8,7 @@ bit planes, a word for 64 ids, with the rank that each band has reached at every
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from mixdim.arguments import whole_number
 
-WORD, WORDS = 64, 2  # ids of a word, and words between two checkpoints
+WORD_BITS, WORDS_BITS = 6, 1
+WORD, WORDS = 1 << WORD_BITS, 1 << WORDS_BITS  # ids of a word, and words between two checkpoints
 CHUNK = WORD * WORDS
 MOST_BANDS = 64
 
@@ -95,31 +96,42 @@ class RankCode(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Turn ids, which must be rows, into ranks: any shape."""
-        fields = self._on_device()
+        return self._ranks(ids.reshape(-1)).view(ids.shape)
+
+    def _ranks(self, ids: Tensor) -> Tensor:
+        """The same of ids in a row: (N,)."""
+        of_ids: Any  # plain numbers where there is one field
         if len(self.shape) == 1:
-            start, bits, first_word, first_checkpoint, bands = (numbers[0] for numbers in fields)
+            of_ids = (0, self._most_bits, 0, 0, self.shape[0][1])
+            planes: Any = range(self._most_bits)
         else:
+            fields = self._on_device()
             field = torch.searchsorted(fields.ids, ids, right=True) - 1
-            start, bits, first_word, first_checkpoint, bands = (own[field] for own in fields)
+            of_ids = [numbers[field] for numbers in fields]
+            # A field of fewer planes than others compares its last one again, and one of none any word.
+            planes = [(of_ids[1] - 1).clamp(0, plane) for plane in range(self._most_bits)]
+        start, bits, first_word, first_checkpoint, bands = of_ids
         local = ids - start
-        chunk, word, place = local // CHUNK, local // WORD, local % WORD
-        # A field of fewer planes than others compares its last one again, and one of none any word.
-        planes = [(bits - 1).clamp(0, plane) for plane in range(self._most_bits)]
-        own = [self.words[first_word + word * bits + plane] >> place & 1 for plane in planes]
-        before = torch.zeros_like(local)
+        word, place = local >> WORD_BITS, local & (WORD - 1)
+        chunk = word >> WORDS_BITS
+        at = first_word + word * bits
+        own = [self.words.index_select(0, at + plane) >> place & 1 for plane in planes]
+        below, in_bytes, band = ~(-1 << place), torch.zeros_like(local), torch.zeros_like(local)
         for number in range(WORDS):
-            here = chunk * WORDS + number
-            same = torch.where(here < word, -1, torch.where(here == word, ~(-1 << place), 0))
+            here = (chunk << WORDS_BITS) + number
+            same = torch.where(here < word, -1, torch.where(here == word, below, 0))
+            at = first_word + here * bits
             for plane, bit in zip(planes, own, strict=True):
-                same = same & ~(self.words[first_word + here * bits + plane] ^ -bit)
-            before = before + _ones(same)
-        band = torch.zeros_like(local)
-        for number, bit in enumerate(own):
-            band = band + torch.where(bits > number, bit << number, 0)
+                same = same & ~(self.words.index_select(0, at + plane) ^ -bit)
+            in_bytes = in_bytes + _ones_of_bytes(same)
+        for plane, bit in enumerate(own):
+            band = band + (bit * (bits > plane) << plane)
+        before = _sum_of_bytes(in_bytes)
         at = first_checkpoint + chunk * bands + band
         if all(number > 1 for _, number in self.shape):
-            return self.checkpoints[at] + before
-        return torch.where(bits > 0, self.checkpoints[at.where(bits > 0, 0)] + before, ids)
+            return self.checkpoints.index_select(0, at) + before
+        has_bands = bits > 0
+        return torch.where(has_bands, self.checkpoints[at.where(has_bands, 0)] + before, ids)
 
     def ids(self) -> Tensor:
         """The id of every rank, on the CPU: (rows,)."""
@@ -214,11 +226,15 @@ def _packed(band_of_id: np.ndarray, bands: int, *, first_rank: int) -> tuple[np.
     return np.stack(planes, axis=1).ravel(), ranks.ravel()
 
 
-def _ones(words: Tensor) -> Tensor:
-    """How many bits of each word are set: those of pairs, of fours, of bytes, added up."""
+def _ones_of_bytes(words: Tensor) -> Tensor:
+    """How many bits of each byte are set, in that byte: those of pairs, then of fours, added up."""
     words = words - (words >> 1 & 0x5555555555555555)
     words = (words & 0x3333333333333333) + (words >> 2 & 0x3333333333333333)
-    words = words + (words >> 4) & 0x0F0F0F0F0F0F0F0F
+    return words + (words >> 4) & 0x0F0F0F0F0F0F0F0F
+
+
+def _sum_of_bytes(words: Tensor) -> Tensor:
+    """The sum of the bytes of each word, if it is below 256."""
     words = words + (words >> 8)
     words = words + (words >> 16)
-    return words + (words >> 32) & 0x7F
+    return words + (words >> 32) & 0xFF
