@@ -33,6 +33,13 @@ def compress(
     bands: Annotated[
         str, typer.Option(help="Bands of popularity a feature at most, or octaves of counts.")
     ] = "8",
+    by_loss: Annotated[
+        bool,
+        typer.Option(
+            "--by-loss/--by-counts",
+            help="Whether directions count by how much the loss feels them, or all alike.",
+        ),
+    ] = True,
     data: Annotated[
         Path | None, typer.Option(help="A prepared folder; that of the run if not given.")
     ] = None,
@@ -53,6 +60,7 @@ def compress(
             budget=budget,
             quantise=quantise,
             bands=parse_bands(bands) or 1,  # type: ignore[arg-type]  # checked there
+            by_loss=by_loss,
             data=data,
             overwrite=overwrite,
             progress=progress,

@@ -72,7 +72,7 @@ def _layer_names(model, layers):
 def test_tables_are_the_nearest_by_popularity_within_their_bands(tmp_path):
     data = DATA["mf"]()
     train_run(told("mf", **WIDE), tmp_path / "run")
-    found = compress_run(tmp_path / "run", tmp_path / "small", budget="1/2")
+    found = compress_run(tmp_path / "run", tmp_path / "small", budget="1/2", by_loss=False)
     run, small = (tables_of(open_for(tmp_path / name, data).model) for name in ("run", "small"))
     for name, feature in zip(found.plan, found.plan.features, strict=True):
         for block in feature.blocks:

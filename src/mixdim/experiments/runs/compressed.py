@@ -18,13 +18,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from mixdim.compression.choosing import choose
+from mixdim.compression.choosing import Chosen, choose
 from mixdim.compression.compressing import BITS, share_of
 from mixdim.compression.cutting import Bands
 from mixdim.compression.subject import Subject
+from mixdim.compression.table import CompressedTable
 from mixdim.data import Dataset
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.folder import CONFIG, PLAN, SUMMARY, is_run
+from mixdim.experiments.runs.loss_metrics import loss_metrics
 from mixdim.experiments.runs.models import build_model
 from mixdim.experiments.runs.rounded import check_rounding, embedding_bytes, embedding_layers, rounded
 from mixdim.experiments.runs.spectrum import tables_of
@@ -33,7 +35,6 @@ from mixdim.experiments.runs.trained import OpenedRun, open_for
 from mixdim.files import follow_links, write_atomically
 from mixdim.locks import alone_at_work
 from mixdim.planning.budget import parse_bytes
-from mixdim.planning.feature import Feature
 from mixdim.planning.plan import Plan
 from mixdim.stopping import signals_as_exceptions
 from mixdim.storages import Narrow, Quantised
@@ -63,13 +64,15 @@ def compress_run(
     budget: str,
     quantise: str | None = None,
     bands: Bands = 8,
+    by_loss: bool = True,
     data: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> CompressedRun:
     """Fit small tables to those of a run's best weights, and write them as a run of their own.
 
-    `budget` is of its embeddings: bytes such as "4MB", or a share such as "1/8" of what they take.
+    `budget` is of its embeddings: bytes such as "4MB", or a share such as "1/8" of what they take. With
+    `by_loss`, directions count by how much the loss feels them, on rows to train on.
     """
     check_rounding(quantise)
     dataset, run = _opened(path, data)
@@ -77,7 +80,10 @@ def compress_run(
     bytes_before = embedding_bytes(run.model)
     share = share_of(budget, bytes_before)
     num_bytes = parse_bytes(budget) if share is None else share
-    plan = _plan(run, dataset, num_bytes, bands, quantise)
+    chosen = _choose(run, dataset, num_bytes, bands, quantise, by_loss)
+    made_by = {"rule": "compressed", "was": dict(run.plan.made_by)}
+    features = tuple(choice.plan.features[0] for _, choice in chosen)
+    plan = Plan(run.plan.base_dim, made_by, features)
     config = replace(
         run.config,
         **dict.fromkeys(NOT_ASKED),
@@ -85,7 +91,7 @@ def compress_run(
         data=str(dataset.path.resolve()),
         quantise=quantise,
     )
-    model = _fitted(run, config, plan, dataset)
+    model = _fitted(run, config, plan, chosen, dataset)
     small = rounded(model, quantise)
     measured = {
         split: _measure(small, config, dataset, split, progress) for split in ("validation", "test")
@@ -125,37 +131,54 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
         raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
 
 
-def _plan(run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantise: str | None) -> Plan:
-    """One plan of all features, chosen from what their tables learned."""
-    tables = tables_of(run.model)
-    subjects = [Subject(name, torch.from_numpy(tables[name]), dataset.counts[name]) for name in run.plan]
+def _choose(
+    run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantise: str | None, by_loss: bool
+) -> list[tuple[Subject, Chosen]]:
+    """What was learned of each feature, and how to store it, not rounded."""
+    tables, asked = tables_of(run.model), _asked(run, dataset)
+    metrics = loss_metrics(run.model, dataset) if by_loss else {}
+    subjects = [
+        Subject(name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name))
+        for name in run.plan
+    ]
     chosen = choose(subjects, num_bytes, bands=bands, bits=BITS[quantise])
     assert all(choice.codes is None for choice in chosen)  # since ids are ranks
-    features = tuple(_unrounded(choice.plan.features[0]) for choice in chosen)
-    made_by = {"rule": "compressed", "was": dict(run.plan.made_by)}
-    return Plan(run.plan.base_dim, made_by, features)
+    return [
+        (replace(subject, counts=asked[subject.name]), replace(choice, plan=_unrounded(choice.plan)))
+        for subject, choice in zip(subjects, chosen, strict=True)
+    ]
 
 
-def _unrounded(feature: Feature) -> Feature:
+def _unrounded(plan: Plan) -> Plan:
     """The same widths, not rounded: a run keeps its weights so, and its config says how to round."""
+    (feature,) = plan.features
     blocks = tuple(
         replace(block, storage=Narrow(block.dim)) if isinstance(block.storage, Quantised) else block
         for block in feature.blocks
     )
-    return replace(feature, blocks=blocks)
+    return replace(plan, features=(replace(feature, blocks=blocks),))
 
 
-def _fitted(run: OpenedRun, config: RunConfig, plan: Plan, dataset: Dataset) -> nn.Module:
+def _fitted(
+    run: OpenedRun,
+    config: RunConfig,
+    plan: Plan,
+    chosen: list[tuple[Subject, Chosen]],
+    dataset: Dataset,
+) -> nn.Module:
     """The run's model with other tables, and all else as it learned it."""
     model = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
     of_tables = _table_keys(model)
     learned = run.model.state_dict()
     others = {name: learned[name] for name in model.state_dict() if name not in of_tables}
     model.load_state_dict(others, strict=False)
-    tables, asked = tables_of(run.model), _asked(run, dataset)
+    small = {s.name: CompressedTable.fitted(s, choice).embedding for s, choice in chosen}
     for layer in embedding_layers(model):
         for name in layer.plan:
-            layer.fit_dense(name, tables[name], asked[name])
+            tables = small[name].tables()
+            parts = [tables.of_block(block).parts(block) for block in small[name].packing.blocks]
+            projections = [part.get("projection") for part in parts]
+            layer.load_blocks(name, [part["table"] for part in parts], projections)
     return model
 
 
