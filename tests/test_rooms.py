@@ -29,6 +29,9 @@ MAY_IMPORT = {
     # What kernels check in the same words as the plain path, which needs no tables.
     "kernels": {"layer.ids", "layer.bags"},
     "optim": {"", "arguments", "kernels"},
+    "compression": {
+        *("arguments", "files", "layer", "planning", "printing", "storages", "theory.choice"),
+    },
     "models": {
         *("arguments", "initialisation", "kernels", "layer.interaction", "layer.scores", "planning"),
     },
@@ -36,7 +39,7 @@ MAY_IMPORT = {
     "training": {"arguments", "files", "locks", "optim", "planning"},
     "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
     "experiments": {*CORE, *BASICS, "experiments"},
-    "experiments.runs": {*CORE, "files", "locks", "printing"},
+    "experiments.runs": {*CORE, "compression", "files", "locks", "printing", "stopping"},
     "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
     "experiments.theory": {"arguments", "files", "printing", "theory"},
     "experiments.report": {
@@ -49,7 +52,8 @@ MAY_IMPORT = {
     "cli": {"", "data", "experiments", "kernels", "planning", "training", *BASICS},
     "__main__": {"cli"},
     "__init__": {
-        *("clipping", "data_parallel", "layer", "optim", "planning", "starting", "storages", "training"),
+        *("clipping", "compression", "data_parallel", "layer", "optim", "planning", "starting"),
+        *("storages", "training"),
     },
 }
 # These have extras; all others need torch, numpy and safetensors only.
@@ -153,11 +157,15 @@ def test_the_core_needs_torch_numpy_and_safetensors_only(path):
     assert tops <= {"mixdim", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
 
 
-def test_mixdim_plan_is_the_function_and_nothing_else():
+def test_mixdim_plan_and_compress_are_functions_and_nothing_else():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("mixdim.plan")
     importlib.import_module("mixdim.planning.plan")
     assert inspect.isfunction(mixdim.plan)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("mixdim.compress")
+    importlib.import_module("mixdim.compression.compressing")
+    assert inspect.isfunction(mixdim.compress)
     assert all(hasattr(mixdim, name) for name in mixdim.__all__)
     for room in ("data", "models", "theory", "training"):
         assert getattr(mixdim, room).__name__ == f"mixdim.{room}"

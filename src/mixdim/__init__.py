@@ -6,6 +6,9 @@ from importlib import import_module
 from types import ModuleType
 
 from mixdim.clipping import clip_grad_norm_
+from mixdim.compression.compressing import compress
+from mixdim.compression.observing import observe
+from mixdim.compression.saving import load_compressed, save_compressed
 from mixdim.data_parallel import DistributedDataParallel
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.layer.interaction import dot_interaction
@@ -36,13 +39,17 @@ __all__ = [
     "SparseAMSGrad",
     "UnknownFeatureError",
     "clip_grad_norm_",
+    "compress",
     "dot_interaction",
     "dot_scores",
     "equal_mass_bands",
     "fit",
+    "load_compressed",
+    "observe",
     "plan",
     "power_law_dims",
     "quantise",
+    "save_compressed",
     "spectral_plan",
 ]
 

@@ -11,6 +11,7 @@ import typer
 
 import mixdim
 from mixdim import kernels
+from mixdim.cli import compress as cli_compress
 from mixdim.cli import data as cli_data
 from mixdim.cli import predict as cli_predict
 from mixdim.cli import prepare as cli_prepare
@@ -208,6 +209,7 @@ app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_
 app.command(epilog=cli_train.TRAIN_EXAMPLES)(cli_train.train)
 app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --json`")(cli_train.evaluate)
 app.command(epilog=cli_predict.PREDICT_EXAMPLES)(cli_predict.predict)
+app.command(epilog=cli_compress.COMPRESS_EXAMPLES)(cli_compress.compress)
 app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)
 app.command(epilog=cli_sweep.RECOMMEND_EXAMPLES)(cli_sweep.recommend)
 app.command(epilog=cli_reproduce.REPRODUCE_EXAMPLES)(cli_reproduce.reproduce)

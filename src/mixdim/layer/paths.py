@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixdim import kernels
 from mixdim.kernels.lookup import lookup as kernel_lookup
-from mixdim.layer.bags import check_bags, checked_offsets, reduce_bags, unroll_bags
+from mixdim.layer.bags import Pooling, check_bags, checked_offsets, reduce_bags, unroll_bags
 from mixdim.layer.lookup import lookup, lookup_each, lookup_sum
 
 if TYPE_CHECKING:
@@ -52,24 +52,31 @@ def look_up(layer: MixedTables, ids: Tensor) -> Tensor:
     return part.add_to(lookup(layer.tables(beside_kernels=True), rows), found)
 
 
-def look_up_bags(layer: MixedTables, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
-    """Look up and pool bags: (V,), (F * B + 1,) -> (B, F, base_dim)."""
-    if weights is not None and layer.pooling != "sum":
-        raise ValueError(f"weights need pooling='sum', this layer has pooling={layer.pooling!r}")
+def look_up_bags(
+    layer: MixedTables,
+    values: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    pooling: Pooling | None = None,
+) -> Tensor:
+    """Look up and pool bags, as the layer does unless told: (V,), (F * B + 1,) -> (B, F, base_dim)."""
+    pooling = layer.pooling if pooling is None else pooling
+    if weights is not None and pooling != "sum":
+        raise ValueError(f"weights need pooling='sum', this layer has pooling={pooling!r}")
     check_bags(values, offsets, weights, layer.num_features)
-    one_length = layer.pooling == "concat"
+    one_length = pooling == "concat"
     if layer.check_ids:
         offsets = checked_offsets(offsets, values.shape[0], one_length)
     if one_length:
         return _concat(layer, values, offsets.shape[0] - 1)
     offsets = offsets.to(torch.int64)
-    if layer.pooling == "max" or layer.pooling == "product":
+    if pooling == "max" or pooling == "product":
         bags = unroll_bags(values, offsets, weights, layer.num_features)
         rows = layer.routing.bags_of_rows(bags, layer.rank_of_id)
         vectors = lookup_each(layer.tables(), rows.values, layer.packing.blocks)
-        return reduce_bags(rows, vectors, layer.pooling)
+        return reduce_bags(rows, vectors, pooling)
     summed = _sum_bags(layer, values, offsets, weights)
-    if layer.pooling == "sum":
+    if pooling == "sum":
         return summed
     bags = unroll_bags(values, offsets, None, layer.num_features)
     counted = layer.routing.without_padding(bags)

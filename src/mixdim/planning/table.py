@@ -32,6 +32,8 @@ def rule_in_words(made_by: Mapping[str, Any]) -> str:
         return f"temperature {made_by['temperature']:g}"
     if made_by["rule"] == "scaled_power_law":
         return f"temperature {made_by['temperature']:g}, scaled to the budget"
+    if made_by["rule"] == "compressed":
+        return "chosen from trained tables"
     if made_by["rule"] == "by_hand" and "was" in made_by:
         return f"{rule_in_words(made_by['was'])}, then changed by hand"
     if made_by["rule"] == "quantised" and {"was", "bits"} <= made_by.keys():

@@ -80,6 +80,14 @@ class QuantisedTable(Table):
             parts = {**parts, "codes": codes, "scales": scales}
         super().fill(block, parts)
 
+    def fill_rows(self, block: StoredBlock, first: int, rows: Tensor) -> None:
+        """Round stored rows; those before `first` are groups without a rest."""
+        codes, scales = round_values(rows.flatten(), self.bits)
+        parts, before = self.parts(block), first * block.storage.dim
+        first_code, first_scale = code_bytes(before, self.bits), num_groups(before, self.bits)
+        parts["codes"][first_code : first_code + len(codes)].copy_(codes)
+        parts["scales"][first_scale : first_scale + len(scales)].copy_(scales)
+
     def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
         """Draw the weights of a narrow block, and round them."""
         if self.tensors["codes"].is_meta:

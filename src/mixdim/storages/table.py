@@ -124,6 +124,13 @@ class Table(ABC):
         for name, part in self.parts(block).items():
             part.copy_(parts[name])
 
+    def fill_rows(self, block: StoredBlock, first: int, rows: Tensor) -> None:
+        """Copy stored rows into a block's own, from its row `first` on: (rows, width), of any type.
+
+        Some at a time, for tables that are too large to be copied whole. `first` is a multiple of 64.
+        """
+        self.parts(block)["table"][first : first + len(rows)].copy_(rows)
+
     @property
     def why_not_to_fit(self) -> str | None:
         """Why `fit_dense` cannot set blocks of this group, if so."""

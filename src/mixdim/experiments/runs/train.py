@@ -81,6 +81,11 @@ def train_run(
         raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
     if resume and (out / SUMMARY).is_file():
         summary = read_summary(out)
+        if "compressed_from" in summary:
+            raise ValueError(
+                f"{out} was made by mixdim compress and is not trained on: its plan can be trained anew "
+                f"with --plan {planned}"
+            )
         if summary["epochs"] == config.epochs and summary["patience"] == config.patience:
             echo(f"{out} is finished already")
             return TrainedRun(summary, read_curve(out, task), lambda: open_for(out, dataset).model)

@@ -1,0 +1,241 @@
+"""What compressing trained tables loses, and how long it takes.
+
+`python benchmarks/compress.py DATA ...`: of each prepared folder of clicks a DLRM of uniform width 16 is
+trained for each seed, its tables are compressed by 4x to 64x in five ways, and the log loss of the test
+split is printed, right after compression. Ids are shuffled before, as somebody's own would be, so ranks
+of ids are counted.
+
+`python benchmarks/compress.py --rows 10000000 --width 64`: the seconds and the peak of memory of one
+large table at 8x.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import mixdim.data
+from mixdim.compression.choosing import choose
+from mixdim.compression.subject import Subject
+from mixdim.compression.table import CompressedTable
+from mixdim.experiments.runs.config import RunConfig
+from mixdim.experiments.runs.train import train_run
+from mixdim.layer.interaction import dot_interaction
+from mixdim.models import DLRM
+from mixdim.models.samples import join_bags
+from mixdim.planning.budget import BudgetTooSmallError
+from mixdim.printing import align
+from mixdim.training import evaluate
+
+FACTORS = (4, 8, 16, 32, 64)
+WIDTH, BATCH, METRIC_BATCHES = 16, 1024, 50
+STATUS = Path("/proc/self/status")
+Tables = dict[str, torch.Tensor]
+
+
+def trained(data: str, seed: int, epochs: int) -> DLRM:
+    """A DLRM of uniform width with small MLPs, by the paper's preset; the best weights in validation."""
+    known: dict[str, Any] = {mixdim.data.open(data).fingerprint: {}}  # no baselines are wanted
+    config = RunConfig(
+        data=data,
+        temperature=0.0,
+        base_dim=WIDTH,
+        preset="ctr",
+        batch_size=BATCH,
+        epochs=epochs,
+        evaluations_per_epoch=2,
+        bottom=(64,),
+        top=(64,),
+        seed=seed,
+    )
+    with TemporaryDirectory() as folder:
+        model = train_run(config, Path(folder) / "run", known_baselines=known).model
+    assert isinstance(model, DLRM)
+    return model
+
+
+def metrics(model: DLRM, layer: mixdim.FeatureEmbeddings, dataset: mixdim.data.Dataset) -> Tables:
+    """By feature, the mean of g g^T over gradients g of the loss at its vectors, in training samples."""
+    totals = torch.zeros(layer.num_features, WIDTH, WIDTH, dtype=torch.float64)
+    for batch in islice(dataset.batches("train", batch_size=BATCH, shuffle=True), METRIC_BATCHES):
+        with torch.no_grad():
+            found = layer.bags(*join_bags(batch.ids, batch.bags, layer.feature_names))
+        vectors = found.detach().requires_grad_()
+        logits = model.top(dot_interaction(model.bottom(batch.dense), vectors)).squeeze(1)
+        whole = F.binary_cross_entropy_with_logits(logits, batch.target, reduction="sum")
+        (slopes,) = torch.autograd.grad(whole, vectors)  # (batch, feature, width)
+        totals += torch.einsum("bfd,bfe->fde", slopes, slopes)
+    return dict(zip(layer.feature_names, totals / (METRIC_BATCHES * BATCH), strict=True))
+
+
+def plain_svd(subjects: list[Subject], budget: int) -> Tables | None:
+    """The nearest tables of one rank for all, rows alike; a table stays as it is where that is less."""
+    for rank in range(WIDTH, 0, -1):
+        sizes = [4 * min(s.rows * rank + rank * WIDTH, s.rows * WIDTH) for s in subjects]
+        if sum(sizes) <= budget:
+            return {s.name: _of_rank(s.weight, rank) for s in subjects}
+    return None
+
+
+def _of_rank(weight: torch.Tensor, rank: int) -> torch.Tensor:
+    if len(weight) * WIDTH <= len(weight) * rank + rank * WIDTH:
+        return weight
+    u, s, v = torch.linalg.svd(weight.double(), full_matrices=False)
+    return ((u[:, :rank] * s[:rank]) @ v[:rank]).float()
+
+
+def mixed(
+    subjects: list[Subject], budget: int, *, min_dim: int = 0, bits: int | None = None
+) -> Tables | None:
+    """Tables of mixed dimensions, by popularity; None if the budget is too small."""
+    try:
+        chosen = choose(subjects, budget, min_dim=min_dim, bits=bits)
+    except BudgetTooSmallError:
+        return None
+    tables = [CompressedTable.fitted(*pair) for pair in zip(subjects, chosen, strict=True)]
+    assert sum(table.nbytes for table in tables) <= budget
+    return {s.name: table.dense_weight().detach() for s, table in zip(subjects, tables, strict=True)}
+
+
+WAYS: dict[str, Callable[[list[Subject], int], Tables | None]] = {
+    "plain SVD": plain_svd,
+    "mixed, width 1 and more": partial(mixed, min_dim=1),
+    "mixed with width 0": mixed,
+    "mixed with width 0, int8": partial(mixed, bits=8),
+    "by the loss's metric": mixed,
+    "by the loss's metric, int8": partial(mixed, bits=8),
+}
+
+
+def losses(data: str, seed: int, epochs: int) -> dict[tuple[str, int], float | None]:
+    """Log losses on the test split: of each way and factor, as trained, and with int8 alone."""
+    dataset = mixdim.data.open(data)
+    model = trained(data, seed, epochs)
+    layer = model.get_submodule("embeddings")
+    assert isinstance(layer, mixdim.FeatureEmbeddings)
+    seen = metrics(model, layer, dataset)
+    rng = np.random.default_rng(seed)
+    orders = {name: rng.permutation(rows) for name, rows in dataset.cardinalities.items()}
+    subjects = [
+        Subject(name, layer.dense_weight(name).detach()[order], dataset.counts[name][order])
+        for name, order in orders.items()
+    ]
+    by_gradient = [replace(subject, metric=seen[subject.name]) for subject in subjects]
+    whole = sum(subject.nbytes for subject in subjects)
+
+    def loss(tables: Mapping[str, torch.Tensor] | None) -> float | None:
+        if tables is None:
+            return None
+        other = copy.deepcopy(model)
+        for name, table in tables.items():
+            back = torch.from_numpy(np.argsort(orders[name]))
+            own = other.get_submodule("embeddings")
+            assert isinstance(own, mixdim.FeatureEmbeddings)
+            own.load_blocks(name, [table[back]], [None])
+        return float(evaluate(other, dataset, "test", batch_size=8192)["log_loss"])
+
+    found = {("as trained", 1): loss({s.name: s.weight for s in subjects})}
+    rounded = choose(subjects, whole, bands=1, min_dim=WIDTH, bits=8)
+    tables = [CompressedTable.fitted(*pair) for pair in zip(subjects, rounded, strict=True)]
+    found["int8 alone", round(10 * whole / sum(table.nbytes for table in tables))] = loss(
+        {s.name: table.dense_weight().detach() for s, table in zip(subjects, tables, strict=True)}
+    )
+    for name, way in WAYS.items():
+        for factor in FACTORS:
+            known = by_gradient if "metric" in name else subjects
+            found[name, factor] = loss(way(known, whole // factor))
+    return found
+
+
+def compare(data: str, seeds: int, epochs: int) -> None:
+    """Train and compress for each seed, and print what was found."""
+    dataset = mixdim.data.open(data)
+    rows = sum(dataset.cardinalities.values())
+    print(f"{dataset}: {rows:,} rows of width {WIDTH}, {4 * rows * WIDTH:,} bytes")
+    runs = []
+    for seed in range(seeds):
+        runs.append(losses(data, seed, epochs))
+        print(f"  seed {seed}: {runs[-1]}", flush=True)
+    print("\n".join(f"  {line}" for line in summary(runs)), flush=True)
+
+
+def summary(runs: list[dict[tuple[str, int], float | None]]) -> list[str]:
+    """What each way adds to the log loss of its own model: mean and standard deviation over seeds."""
+
+    def cell(name: str, factor: int) -> str:
+        every = [run[name, factor] for run in runs]
+        if any(loss is None for loss in every):
+            return "infeasible"
+        added = np.array(every, dtype=np.float64) - np.array(trained, dtype=np.float64)
+        return f"{added.mean():+.4f} ± {added.std(ddof=1) if len(runs) > 1 else 0:.4f}"
+
+    trained = [run["as trained", 1] for run in runs]
+    (of_int8,) = {key for key in runs[0] if key[0] == "int8 alone"}
+    lines = [["", *(f"{factor}x" for factor in FACTORS)]]
+    lines += [[name, *(cell(name, factor) for factor in FACTORS)] for name in WAYS]
+    return [
+        f"as trained: {', '.join(f'{loss:.4f}' for loss in trained)}; "
+        f"int8 alone, {of_int8[1] / 10}x: {cell(*of_int8)}",
+        *align(lines),
+    ]
+
+
+def peak() -> int:
+    """The most memory that the process has had, in bytes."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def large(rows: int, width: int) -> None:
+    """Print the seconds and the memory of one large table at 8x."""
+    weight = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
+    weight *= 0.95 ** torch.arange(width)
+    counts = np.random.default_rng(0).zipf(1.6, rows).clip(max=10**6)
+    before, start, cpu = peak(), time.perf_counter(), time.process_time()
+    subject = Subject("table", weight, counts)
+    chosen = choose([subject], subject.nbytes // 8)[0]
+    chose = time.perf_counter() - start
+    table = CompressedTable.fitted(subject, chosen)
+    seconds, cpu, above = time.perf_counter() - start, time.process_time() - cpu, peak() - before
+    print(
+        f"{rows:,} rows x {width}: {subject.nbytes / table.nbytes:.1f}x in {seconds:.1f} s "
+        f"({chose:.1f} s to choose; {cpu:.1f} s of CPU, load {os.getloadavg()[0]:.1f}), "
+        f"{above / 1e9:.2f} GB above the model: {above / subject.nbytes:.2f}x the table\n{chosen.plan}"
+    )
+
+
+def main() -> None:
+    """Read the options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", nargs="*", help="prepared folders of clicks")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="of PyTorch")
+    parser.add_argument("--rows", type=int, help="of one large table")
+    parser.add_argument("--width", type=int, default=64)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.rows:
+        large(options.rows, options.width)
+    for data in options.data:
+        compare(data, options.seeds, options.epochs)
+
+
+if __name__ == "__main__":
+    main()

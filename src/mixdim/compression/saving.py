@@ -1,0 +1,190 @@
+"""A compressed model as one file, and back into a model as its code builds it. No pickle.
+
+The file is safetensors: all tensors of the model's state; how its small tables are laid out, and a
+checksum, are in its header.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from mixdim.compression.at_work import alone_with
+from mixdim.compression.model_tables import ModelTable, put_in_place, tables_of
+from mixdim.compression.stand_ins import make_stand_in, options_of
+from mixdim.compression.table import CompressedTable
+from mixdim.files import write_atomically
+from mixdim.planning.plan import Plan
+
+FORMAT, VERSION = "mixdim.compressed", 1
+DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
+COMPARED = ("num_embeddings", "embedding_dim", "padding_idx", "mode", "include_last_offset")
+
+
+class Saved(NamedTuple):
+    """What a file says: its small tables by all their names, and the state of the whole model."""
+
+    tables: list[dict[str, Any]]
+    state: dict[str, Tensor]
+
+
+def save_compressed(model: nn.Module, path: str | Path) -> None:
+    """Write a compressed model to a file: its small tables, and all its other parameters and buffers.
+
+    `mixdim.load_compressed` reads it into a model that the same code has built, not compressed.
+    """
+    tables = [table for table in tables_of(model) if getattr(table.module, "is_compressed", False)]
+    if not tables:
+        raise ValueError(
+            "model must be compressed to be saved so: call mixdim.compress(model, ...) first"
+        )
+    tensors, same_as = {}, {}
+    seen: dict[Any, str] = {}
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"model must have tensors only in its state: {name} is {type(value).__name__}"
+            )
+        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if value.numel() and place in seen:  # of a module that is registered twice
+            same_as[name] = seen[place]
+            continue
+        seen[place] = name
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "tables": [_described(table) for table in tables],
+        "same_as": same_as,
+    }
+    text = json.dumps(document)
+    metadata = {"mixdim": text, "blake2b": _digest(text, tensors)}
+    write_atomically(path, save(tensors, metadata=metadata))
+
+
+def load_compressed(model: nn.Module, path: str | Path) -> None:
+    """Read what `mixdim.save_compressed` wrote into a model as its code builds it, not compressed.
+
+    Its tables are swapped for the small ones of the file, and all its parameters and buffers are set.
+    Where the file does not fit the model, that is an error, and the model stays as it is.
+    """
+    found = {name: table for table in tables_of(model) for name in table.names}
+    saved = _read(Path(path))
+    with alone_with(model):
+        stand_ins: dict[str, nn.Module] = {}
+        for described in saved.tables:
+            stand_in = _rebuilt(described, found, path)
+            stand_ins |= dict.fromkeys(described["names"], stand_in)
+        _check_fits(model, stand_ins, saved.state, path)
+        for name, stand_in in stand_ins.items():
+            put_in_place(model, name, stand_in)
+        model.load_state_dict(saved.state)
+
+
+def _described(table: ModelTable) -> dict[str, Any]:
+    small: CompressedTable = table.module.table  # type: ignore[assignment]
+    return {
+        "names": list(table.names),
+        "options": {
+            name: value for name, value in options_of(table.module).items() if name != "training"
+        },
+        "plan": json.loads(small.plan.to_json()),
+        "codes": None if small.codes is None else small.codes.shape,
+        "dtype": str(table.module.dtype),
+    }
+
+
+def _rebuilt(
+    described: Mapping[str, Any], found: Mapping[str, ModelTable], path: str | Path
+) -> nn.Module:
+    """A stand-in as it was saved, of zeros, for a table of the model that is like the one it was for."""
+    name, options = described["names"][0], described["options"]
+    if any(own not in found for own in described["names"]):
+        missing = next(own for own in described["names"] if own not in found)
+        raise ValueError(f"{path} has a table {missing!r}, the model has none of that name")
+    table = found[name]
+    module = table.module
+    if getattr(module, "is_compressed", False):
+        raise ValueError(f"the model's table {name!r} is compressed already: build the model anew")
+    if set(table.names) != set(described["names"]):
+        raise ValueError(
+            f"{path} has one table for {', '.join(described['names'])}, the model's is for "
+            f"{', '.join(table.names)}"
+        )
+    mine = options_of(module)
+    for option in COMPARED:
+        if options.get(option) != mine.get(option):
+            raise ValueError(
+                f"{path} has a table {name!r} with {option}={options.get(option)}, "
+                f"the model's has {mine.get(option)}"
+            )
+    small = CompressedTable(
+        Plan.from_json(json.dumps(described["plan"])),
+        codes=described["codes"],
+        padding_id=options["padding_idx"],
+        sparse=options["sparse"],
+        dtype=DTYPES[described["dtype"]],
+        device=module.weight.device,
+    )
+    small.requires_grad_(module.weight.requires_grad)
+    return make_stand_in({**options, "training": module.training}, small)
+
+
+def _check_fits(
+    model: nn.Module, stand_ins: Mapping[str, nn.Module], state: Mapping[str, Tensor], path: str | Path
+) -> None:
+    """Refuse a file whose state is not that of the model with stand-ins in place."""
+    mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    for name, stand_in in stand_ins.items():
+        mine.pop(f"{name}.weight")
+        own = stand_in.state_dict(prefix=f"{name}.")
+        mine |= {key: tuple(value.shape) for key, value in own.items()}
+    theirs = {name: tuple(value.shape) for name, value in state.items()}
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            there, here = (_shape_in_words(shapes.get(name)) for shapes in (theirs, mine))
+            raise ValueError(f"{path} is of another model: {name} is {there} there and {here} here")
+
+
+def _shape_in_words(shape: tuple[int, ...] | None) -> str:
+    return "not" if shape is None else f"of shape {shape}"
+
+
+def _read(path: Path) -> Saved:
+    """Read and check a file; whatever is wrong with it is one line."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            text, checksum = (file.metadata()[name] for name in ("mixdim", "blake2b"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        document = json.loads(text)
+        version, is_ours = document["version"], document["format"] == FORMAT
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(f"{path} is damaged, or no file that mixdim.save_compressed wrote") from None
+    if not is_ours or version != VERSION:
+        raise ValueError(
+            f"{path}: this mixdim reads {FORMAT} version {VERSION}, got version {version!r}"
+        )
+    if checksum != _digest(text, tensors):
+        raise ValueError(f"{path} is damaged: it does not match its checksum")
+    same = {name: tensors[first] for name, first in document["same_as"].items()}
+    return Saved(document["tables"], {**tensors, **same})
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of what is said of tables, of names and of numbers."""
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        if tensors[name].numel():
+            digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

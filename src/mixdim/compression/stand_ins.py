@@ -1,0 +1,150 @@
+"""Small tables in the place of nn.Embedding and nn.EmbeddingBag: what other code may do to these.
+
+Know nothing about how widths were chosen. Other code asks `isinstance`, reads `weight`, and calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from mixdim.compression.computed_weight import REFUSAL, ComputedWeight
+from mixdim.compression.table import CompressedTable
+from mixdim.planning.budget import format_bytes
+from mixdim.planning.plan import Plan
+
+ABOUT_BOTH = ("num_embeddings", "embedding_dim", "padding_idx", "sparse", "training")
+ABOUT_BAGS = ("mode", "include_last_offset")
+
+
+class _StandIn(nn.Module):
+    """What both have in common."""
+
+    is_compressed = True
+    max_norm: float | None = None
+    norm_type, scale_grad_by_freq = 2.0, False
+    num_embeddings: int
+    embedding_dim: int
+    padding_idx: int | None
+    table: CompressedTable
+
+    def __init__(self, table: CompressedTable, **options: Any) -> None:
+        nn.Module.__init__(self)  # not nn.Embedding's, which would make a full weight
+        for name, value in options.items():
+            setattr(self, name, value)
+        self.table = table
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix that the table stands for: computed anew each time, differentiable, read only."""
+        return self.table.dense_weight().as_subclass(ComputedWeight)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":
+            raise RuntimeError(REFUSAL)
+        super().__setattr__(name, value)
+
+    @property
+    def plan(self) -> Plan:
+        """How the blocks of the table are stored."""
+        return self.table.plan
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept, the places of ids included."""
+        return self.table.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        """Where the table is."""
+        return _any_tensor(self.table).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the vectors."""
+        return self.table(torch.zeros(1, dtype=torch.int64, device=self.device)).dtype
+
+    def reset_parameters(self) -> NoReturn:
+        """Nothing is drawn anew: what was learned would be lost."""
+        raise RuntimeError(REFUSAL)
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows."""
+        full = self.num_embeddings * self.embedding_dim * 4
+        widths = ", ".join(str(block.dim) for block in self.plan.blocks)
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return (
+            f"{self.num_embeddings}, {self.embedding_dim}{padding}, widths {widths}, "
+            f"{format_bytes(self.nbytes)} instead of {format_bytes(full)}"
+        )
+
+
+class CompressedEmbedding(_StandIn, nn.Embedding):  # type: ignore[override]
+    """In the place of an nn.Embedding: the same call, and a `weight` that can be read."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Look up ids of any shape: (...) -> (..., embedding_dim)."""
+        return self.table(input)
+
+
+class CompressedEmbeddingBag(_StandIn, nn.EmbeddingBag):  # type: ignore[override]
+    """In the place of an nn.EmbeddingBag: the same call, and a `weight` that can be read."""
+
+    mode: Literal["sum", "mean", "max"]
+    include_last_offset: bool
+
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
+        """Look up and pool bags, as `torch.nn.functional.embedding_bag`: -> (bags, embedding_dim)."""
+        if per_sample_weights is not None:
+            if self.mode != "sum":
+                raise ValueError(f"per_sample_weights are for mode 'sum' only, got mode {self.mode!r}")
+            if per_sample_weights.shape != input.shape:
+                raise ValueError(
+                    f"per_sample_weights must have the shape of input, {tuple(input.shape)}, "
+                    f"got {tuple(per_sample_weights.shape)}"
+                )
+            per_sample_weights = per_sample_weights.reshape(-1)
+        if input.dim() == 2:
+            if offsets is not None:
+                raise ValueError("input of two dimensions has its bags in rows: offsets must be None")
+            count, length = input.shape
+            offsets = torch.arange(count + 1, device=input.device) * length
+        elif input.dim() != 1 or offsets is None or offsets.dim() != 1:
+            raise ValueError(
+                "input must have two dimensions, or one with offsets of one dimension, "
+                f"got {input.dim()} and {'no offsets' if offsets is None else tuple(offsets.shape)}"
+            )
+        elif not self.include_last_offset:
+            offsets = torch.cat([offsets, offsets.new_tensor([len(input)])])
+        return self.table.bags(input.reshape(-1), offsets, per_sample_weights, mode=self.mode)
+
+
+def stand_in_for(
+    module: nn.Embedding | nn.EmbeddingBag, table: CompressedTable
+) -> CompressedEmbedding | CompressedEmbeddingBag:
+    """What takes the place of a module, with its options, its device and its mode."""
+    return make_stand_in(options_of(module), table)
+
+
+def options_of(module: nn.Module) -> dict[str, Any]:
+    """What a stand-in is told of the module in whose place it is; values of JSON."""
+    names = (*ABOUT_BOTH, *(ABOUT_BAGS if isinstance(module, nn.EmbeddingBag) else ()))
+    return {name: getattr(module, name) for name in names}
+
+
+def make_stand_in(
+    options: dict[str, Any], table: CompressedTable
+) -> CompressedEmbedding | CompressedEmbeddingBag:
+    """Make a stand-in of options that `options_of` returned."""
+    options = dict(options)
+    training = options.pop("training")
+    kind = CompressedEmbeddingBag if "mode" in options else CompressedEmbedding
+    return kind(table, **options).train(training)
+
+
+def _any_tensor(module: nn.Module) -> Tensor:
+    return next(iter(module.state_dict().values()))

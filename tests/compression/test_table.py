@@ -1,0 +1,158 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save
+
+from mixdim.compression.choosing import choose
+from mixdim.compression.subject import Subject
+from mixdim.compression.table import CompressedTable
+from small_subjects import measured_error, random_subject
+
+MODES = ("sum", "mean", "max")
+
+
+def compressed(seed=0, factor=6, bits=None, **options):
+    subject = random_subject(seed, **options)
+    return CompressedTable.fitted(subject, choose([subject], subject.nbytes // factor, bits=bits)[0])
+
+
+def bags_of(ids, lengths):
+    return ids[: sum(lengths)], torch.tensor([0, *np.cumsum(lengths)])
+
+
+TABLES = (
+    {},
+    {"bits": 8},
+    {"bits": 4, "factor": 3},
+    {"fields": (100, 200)},
+    {"padding_id": 5},
+    {"padding_id": -1},
+    {"factor": 1, "padding_id": 299},
+)
+
+
+@pytest.mark.parametrize("options", TABLES, ids=str)
+def test_lookups_and_bags_are_those_of_the_dense_matrix(options):
+    table = compressed(**options)
+    ids = torch.randint(0, 300, (40,), generator=torch.Generator().manual_seed(1))
+    ids[3] = 5
+    dense = table.dense_weight().detach()
+    torch.testing.assert_close(table(ids), dense[ids])
+    assert table(ids[:6].view(1, 2, 3).int()).shape == (1, 2, 3, table.embedding_dim)
+    assert table(ids[:0]).shape == (0, table.embedding_dim)
+    values, offsets = bags_of(ids, [4, 0, 1, 7])
+    padding = table.padding_id if (table.padding_id or -1) >= 0 else None
+    for mode in MODES:
+        expected = F.embedding_bag(
+            values, dense, offsets, mode=mode, include_last_offset=True, padding_idx=padding
+        )
+        torch.testing.assert_close(table.bags(values, offsets, mode=mode), expected)
+    weights = torch.rand(len(values))
+    expected = F.embedding_bag(
+        values, dense, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
+    )
+    torch.testing.assert_close(table.bags(values, offsets, weights), expected)
+
+
+def test_gradients_of_lookups_are_those_of_the_dense_matrix():
+    ids, goal = torch.tensor([0, 7, 7, 299, 5, 123]), torch.randn(6, 6)
+    for table in (compressed(), compressed(padding_id=5), compressed(fields=(10, 290))):
+        other = copy.deepcopy(table)
+        (table(ids) * goal).sum().backward()
+        (other.dense_weight()[ids] * goal).sum().backward()
+        for mine, theirs in zip(table.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_padding_gives_zeros_and_takes_no_gradient():
+    table = compressed(padding_id=5)
+    vectors = table(torch.tensor([5, 5]))
+    assert not vectors.any()
+    vectors.sum().backward()
+    assert all(not p.grad.any() for p in table.parameters() if p.grad is not None)
+    assert not table.dense_weight()[5].any()
+
+
+@pytest.mark.parametrize("options", TABLES, ids=str)
+def test_a_file_has_its_bytes_and_a_plan_and_a_shape_bring_it_back(options):
+    table = compressed(**options)
+    state = table.state_dict()
+    file = save({name: tensor.contiguous() for name, tensor in state.items()})
+    header = 8 + int.from_bytes(file[:8], "little")
+    assert len(file) - header == table.nbytes
+    empty = CompressedTable(
+        table.plan, codes=table.codes and table.codes.shape, padding_id=table.padding_id
+    )
+    assert not any(tensor.any() for tensor in empty.state_dict().values())
+    empty.load_state_dict(state)
+    assert torch.equal(empty.dense_weight(), table.dense_weight())
+
+
+def test_rounding_moves_no_number_by_more_than_half_its_scale():
+    subject = random_subject(0)
+    for bits in (8, 4):
+        chosen = choose([subject], subject.nbytes // 3, bits=bits)[0]
+        table = CompressedTable.fitted(subject, chosen)
+        scales = torch.cat([t for name, t in table.state_dict().items() if "scales" in name]).float()
+        most = 0.5 * float(scales.max()) * subject.width**0.5  # of a vector
+        rounded = measured_error(subject, table) ** 0.5
+        assert abs(rounded - chosen.error**0.5) <= most < 0.3 * chosen.energy**0.5
+        assert all(name.endswith("_0") for name, _ in table.named_parameters())
+
+
+def test_a_table_is_read_in_chunks_and_not_changed(monkeypatch):
+    whole = compressed(bits=8), compressed()
+    monkeypatch.setattr("mixdim.compression.subject.AT_ONCE", 6 * 64)
+    for expected, bits in zip(whole, (8, None), strict=True):
+        subject = random_subject(0)
+        before = subject.weight.clone()
+        table = CompressedTable.fitted(subject, choose([subject], subject.nbytes // 6, bits=bits)[0])
+        assert torch.equal(subject.weight, before)
+        torch.testing.assert_close(table.dense_weight(), expected.dense_weight(), atol=2e-3, rtol=0)
+
+
+def test_it_has_the_type_of_the_table():
+    weight = random_subject(0).weight
+    for dtype in (torch.float64, torch.bfloat16):
+        subject = Subject("x", weight.to(dtype), random_subject(0).counts)
+        chosen = choose([subject], subject.nbytes // 4)[0]
+        table = CompressedTable.fitted(subject, chosen)
+        assert table(torch.tensor([1])).dtype == dtype
+        assert table.nbytes == chosen.nbytes <= subject.nbytes // 4
+
+
+@pytest.mark.parametrize("options", [{}, {"factor": 1}, {"padding_id": -1}], ids=str)
+def test_ids_out_of_range_are_named(options):
+    table = compressed(**options)
+    for wrong in (300, -2):
+        with pytest.raises(IndexError, match=f"id {wrong} of feature 'table' .* has 300 rows"):
+            table(torch.tensor([3, wrong]))
+        with pytest.raises(IndexError, match=f"id {wrong} of feature 'table' .* has 300 rows"):
+            table.bags(torch.tensor([3, wrong]), torch.tensor([0, 2]))
+    with pytest.raises(TypeError, match="ids must be integers"):
+        table(torch.tensor([0.5]))
+
+
+def test_codes_of_another_table_are_refused():
+    table = compressed()
+    with pytest.raises(ValueError, match="codes must be of 300 ids as the plan, got 40"):
+        CompressedTable(table.plan, codes=[(40, 2)])
+
+
+def test_it_can_be_trained():
+    table = compressed()
+    before = table.dense_weight().detach().clone()
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    goal = torch.randn(300, 6)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = F.mse_loss(table(torch.arange(300)), goal)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert not torch.equal(table.dense_weight(), before)
