@@ -1,5 +1,6 @@
 """Random plans and lookups for hypothesis."""
 
+import os
 import warnings
 
 import numpy as np
@@ -9,6 +10,12 @@ from hypothesis import strategies as st
 import mixdim
 
 ROUNDINGS = ("power_of_two", "integer")
+FEWER_EXAMPLES = "MIXDIM_FEWER_EXAMPLES"  # in the environment: where the same is tried once more
+
+
+def examples(number):
+    """How many random examples a test tries: a part of them where they are tried once more."""
+    return number // int(os.environ.get(FEWER_EXAMPLES, "1"))
 
 
 def quiet_plan(*args, **options):

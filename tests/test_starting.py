@@ -105,3 +105,21 @@ def test_in_a_library_ctrl_c_and_warnings_are_left_alone(monkeypatch):
         monkeypatch.setattr(sys, "argv", argv)
         monkeypatch.setattr(sys, "orig_argv", orig_argv)
         assert not starting.started_as_command(), argv
+
+
+@pytest.mark.parametrize(
+    ("said", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_threads_of_a_command_sleep_soon_unless_the_user_said_how_they_wait(
+    tmp_path, script, monkeypatch, said, spins
+):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "numpy.py").write_text(
+        "import os\nraise SystemExit(str(os.environ.get('GOMP_SPINCOUNT')))\n"
+    )
+    assert start(script, "doctor", modules=tmp_path, more=said).communicate() == ("", f"{spins}\n")
+    if not said:  # in a library nothing is changed
+        library = start("-c", "import mixdim", modules=tmp_path)
+        assert library.communicate() == ("", "None\n")

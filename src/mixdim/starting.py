@@ -1,4 +1,4 @@
-"""What a process that was started as a command settles first: Ctrl-C and warnings. Knows no command.
+"""What a process that was started as a command settles first. Knows no command.
 
 The package imports this before anything else, since torch takes seconds. It imports little itself: until
 it is through, Ctrl-C is a traceback. In a process that only uses the library it changes nothing.
@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 
+SPINS = "1000"  # of GOMP_SPINCOUNT: about ten microseconds
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 
 
@@ -32,7 +33,19 @@ def _stop_at_once(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
+def let_threads_sleep() -> None:
+    """Have idle threads of OpenMP sleep after microseconds, unless the user has said how they wait.
+
+    GNU's runtime, which torch brings, lets them spin for milliseconds. Beside other processes a thread
+    then spins while the one that it waits for has no core: two threads cost several times the CPU of one
+    (docs/speed.md). The runtime reads this when torch is imported; results do not depend on it.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
 if started_as_command():
+    let_threads_sleep()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
         signal.signal(signal.SIGINT, _stop_at_once)
     warnings.showwarning = show_warning

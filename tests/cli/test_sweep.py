@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from commands import complaint
+from mixdim.cli import live_table
 from mixdim.cli import sweep as cli_sweep
 from mixdim.cli.main import run
+from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.sweeps.records import read_records
+from mixdim.experiments.sweeps.sweep import SweepRun, _solve
 from mixdim.experiments.sweeps.table import sweep_table
 from sweep_runs import results, wait_for
 from training_data import ratings
@@ -45,7 +49,7 @@ def swept(folder):
 def test_a_sweep_trains_every_combination_and_prints_a_table(capsys, folder, swept):
     assert run(sweep(folder)) == 0  # nothing is left to do
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[:2] for line in lines[1:5]] == [
+    assert [[line[0], line[2]] for line in lines[1:5]] == [
         *(["1,000", "0"], ["1,000", "0.3"], ["1,500", "0"], ["1,500", "0.3"])
     ]
     assert lines[6][:4] == ["baselines", "on", "test:", "constant"]
@@ -97,6 +101,12 @@ def test_recommend_prints_the_choice_its_rival_and_a_command_that_works(capsys, 
         (["sweep", "--temperatures", "0,hot"], "--temperatures must be numbers such as 0,0.2,0.4"),
         (["sweep", "--temperatures", "2"], "temperature must be in [0, 1], got 2.0"),
         (["sweep", "--budgets", "many"], "budget must be a number of parameters"),
+        (["sweep", "--budgets", "embeddings:many"], "budget must be a number of parameters"),
+        (["sweep", "--budgets", "width:0"], "the width of a budget must be at least 1, got 0"),
+        (
+            ["sweep", "--rounding", "up"],
+            "rounding must be 'power_of_two', 'integer' or 'fill', got 'up'",
+        ),
         (["sweep", "--budgets", ","], "--budgets must name at least one, got ','"),
         (["sweep", "--config", "seed.toml"], "a sweep sets seed itself"),
         (["recommend"], "give either loss_within or budget"),
@@ -119,10 +129,51 @@ def test_mistakes_are_one_line_with_exit_code_2(
 
 def test_what_is_noted_about_progress_is_shown_as_it_is(monkeypatch):
     shown = Console(file=io.StringIO(), force_terminal=True, width=120)
-    monkeypatch.setattr(cli_sweep, "Console", lambda stderr: shown)
-    with cli_sweep._live_table([], sweep_table) as (progress, _):
+    monkeypatch.setattr(live_table, "Console", lambda stderr: shown)
+    with live_table.live_table([], sweep_table) as (progress, _):
         progress("runs", 1, 3, "no feature [/x] in [red]")
     assert "no feature [/x] in [red]" in shown.file.getvalue()
+
+
+def test_budgets_of_embeddings_are_equal_and_what_is_spent_of_them_is_shown(capsys, folder):
+    more = ["--seeds", "1", "--budgets", "width:3,embeddings:6kB"]
+    assert run(sweep(folder, *more, records="embeddings.jsonl")) == 0
+    printed = capsys.readouterr()
+    lines = [line.split() for line in printed.out.splitlines()[1:5]]
+    assert [line[0] for line in lines] == ["width:3"] * 2 + ["embeddings:6kB"] * 2
+    assert [line[2] for line in lines] == ["0", "0.3", "0", "0.3"]
+    assert "runs: 0 of 4, " in printed.err  # which is no terminal
+    assert "now mf, temperature 0, budget width:3, seed 0" in printed.err
+    records = read_records([folder / "embeddings.jsonl"])
+    limits = [3 * sum(ratings().cardinalities.values()), 1500]
+    for record, line, limit in zip(records, lines, np.repeat(limits, 2), strict=True):
+        share = record.summary["embedding_bytes"] / (4 * limit)
+        if line[0] == "width:3":
+            share = record.summary["embedding_parameters"] / limit
+        assert line[1] == f"{share:.1%}"
+        assert share <= 1
+    assert lines[0][1] == "100.0%"  # uniform of this width
+    assert records[0].summary["base_dim"] == 3
+    assert [record.config["rounding"] for record in records] == ["power_of_two", "fill"] * 2
+    assert lines[1][6][0] in "+-"  # compared with uniform, whatever the rounding
+    assert run(["recommend", "--records", str(folder / "embeddings.jsonl"), "--budget", "1M"]) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert " --budget width:3 " in command or " --budget 6kB " in command
+
+
+def test_earlier_sweeps_are_gone_on_with_by_the_rounding_that_they_had(folder):
+    def keys(rounding):
+        told = RunConfig(model="mf", rounding=rounding)
+        runs = cli_sweep._runs(told, [str(ratings().path)], [0.0, 0.3], ["1000", "4kB"], 1)
+        return [run.key for run in _solve(runs)]
+
+    before = [
+        SweepRun(RunConfig(data=str(ratings().path), model="mf", temperature=t, seed=0), 1000)
+        for t in (0.0, 0.3)
+    ]
+    assert keys("power_of_two") == [run.key for run in _solve(before)] * 2
+    assert keys(None)[0] == keys("power_of_two")[0]  # uniform
+    assert keys(None)[1] not in keys("power_of_two")
 
 
 @pytest.fixture
@@ -151,7 +202,7 @@ def test_ctrl_c_while_its_processes_still_start_is_one_line(folder, started, tmp
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)  # returns when all processes have ended
     assert (process.returncode, out) == (130, "no run is finished yet\n")
-    assert err == "stopped by SIGINT after 0 of 8 runs; the same command goes on\n"
+    assert err.splitlines()[-1] == "stopped by SIGINT after 0 of 8 runs; the same command goes on"
     assert list(folder.glob(f"*{records}*")) == []
 
 
@@ -166,7 +217,7 @@ def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(f
         out, err = process.communicate(timeout=30)
     assert process.returncode == 143, err
     assert out.splitlines()[1].split()[0] == "1,000"
-    assert err == "stopped by SIGTERM after 1 of 2 runs; the same command goes on\n"
+    assert err.splitlines()[-1] == "stopped by SIGTERM after 1 of 2 runs; the same command goes on"
     assert len(read_records([file])) == 1
     assert run(arguments) == 0
     assert len(read_records([file])) == 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import mixdim
 from mixdim.kernels.library import call
 from mixdim.kernels.structs import LayerStructs, Lookup
-from strategies import drawn_layer, quiet_plan
+from strategies import drawn_layer, examples, quiet_plan
 
 TOUCH, MOST_FLOATS, MANY_SAMPLES, STEP = 3, 2**21, 1024, 8  # of lifted.h
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}  # of sums of thousands of terms around 1
@@ -105,7 +105,7 @@ def some_bags(layer, batch, longest, seed):
 def test_single_ids_have_the_vectors_of_their_dense_rows_whether_lifted_or_not():
     seen = set()
 
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(layers(), BATCHES, st.integers(0, 1000), st.booleans())
     def check(layer, batch, seed, wide_ids):
         ids, generator = single_ids(layer, batch, seed)
@@ -125,7 +125,7 @@ def test_single_ids_have_the_vectors_of_their_dense_rows_whether_lifted_or_not()
     assert seen == {False, True}
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(layers(), st.integers(0, 1000))
 def test_lifted_vectors_have_the_bits_of_those_that_are_looked_up_alone(layer, seed):
     ids, _ = single_ids(layer, 400, seed)
@@ -139,7 +139,7 @@ def test_lifted_vectors_have_the_bits_of_those_that_are_looked_up_alone(layer, s
 def test_bags_have_the_sums_of_plain_pytorch_whether_lifted_or_not():
     seen = set()
 
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(layers(), BATCHES, st.sampled_from([1, 2, 6]), st.integers(0, 1000), st.booleans())
     def check(layer, batch, longest, seed, weighted):
         values, offsets, generator = some_bags(layer, batch, longest, seed)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import mixdim
 from mixdim.kernels.lookup import lookup_operator
 from mixdim.kernels.structs import Layout
-from strategies import drawn_layer, feature_arguments, quiet_plan, random_bags, random_ids
+from strategies import drawn_layer, examples, feature_arguments, quiet_plan, random_bags, random_ids
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -28,7 +28,7 @@ def pull_for(layer, batch, generator):
     return torch.randn(batch * layer.plan.num_features * layer.base_dim, generator=generator)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(layers(), st.sampled_from([0, 1, 2, 47, 48, 49, 130]), st.integers(0, 1000), st.booleans())
 def test_single_ids_give_the_same_as_plain_pytorch(layer, batch, seed, wide_ids):
     generator = torch.Generator().manual_seed(seed)
@@ -39,7 +39,7 @@ def test_single_ids_give_the_same_as_plain_pytorch(layer, batch, seed, wide_ids)
     assert_same_results(lambda: layer(ids), list(layer.parameters()), pull, **CLOSE)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(layers(), st.sampled_from([0, 1, 2, 49, 60]), st.integers(0, 1000), st.booleans(), st.booleans())
 def test_bags_give_the_same_as_plain_pytorch(layer, batch, seed, weighted, mean):
     layer.pooling = "mean" if mean and not weighted else "sum"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import mixdim
 from mixdim.kernels import pool
 from mixdim.kernels import split as split_module
-from strategies import feature_arguments, quiet_plan, random_ids
+from strategies import examples, feature_arguments, quiet_plan, random_ids
 
 # Of the largest number of a tensor: sums of up to 600 products of float32 numbers, taken in two orders.
 BOUND = 3e-5
@@ -59,7 +59,7 @@ def assert_near(found, expected):
         torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=BOUND * scale + 1e-9)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     feature_arguments(most_features=7, most_rows=60),
     st.sampled_from([0.0, 0.2, 0.5, 1.0]),
@@ -79,7 +79,7 @@ def test_it_is_exact_and_the_same_with_any_number_of_threads(rows, temperature, 
     assert_near(found[0], expected_of(*case))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     st.lists(st.sampled_from([1, 2, 3, 9, 40, 300, 2000]), min_size=1, max_size=9),
     st.lists(st.integers(1, 600), min_size=9, max_size=9),

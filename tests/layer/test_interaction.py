@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import mixdim
 from mixdim.kernels.interaction import dot_interaction as kernel_interaction
-from strategies import plans, random_ids
+from strategies import examples, plans, random_ids
 
 
 def by_definition(dense, vectors):
@@ -24,7 +24,7 @@ def test_it_is_the_dense_vector_and_all_pairwise_products(dtype):
     torch.testing.assert_close(mixdim.dot_interaction(dense, vectors), by_definition(dense, vectors))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sampled_from([0, 1, 3, 50]), st.integers(1, 30), st.integers(1, 40), st.integers(0, 1000))
 def test_the_kernel_gives_the_same_as_plain_pytorch(batch, features, base_dim, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -36,7 +36,7 @@ def test_the_kernel_gives_the_same_as_plain_pytorch(batch, features, base_dim, s
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(plans(most_features=6, most_rows=60), st.sampled_from([0, 1, 48, 49, 100]), st.integers(0, 1000))
 def test_a_layer_interacts_as_its_vectors_do(plan, batch, seed):
     generator = torch.Generator().manual_seed(seed)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixdim
-from strategies import quiet_plan
+from strategies import examples, quiet_plan
 
 
 @st.composite
@@ -37,7 +37,7 @@ def two_tables(draw):
     ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(two_tables(), st.sampled_from([0, 1, 2, 90]), st.integers(0, 1000), st.booleans())
 def test_the_kernel_gives_the_same_as_looking_up_and_multiplying(tables, batch, seed, wide_ids):
     generator = torch.Generator().manual_seed(seed)

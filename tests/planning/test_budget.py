@@ -34,6 +34,14 @@ def test_a_budget_must_hold_a_parameter_and_be_countable(budget):
         parse_budget(budget)
 
 
+def test_a_budget_may_be_what_a_uniform_width_has():
+    assert parse_budget("width:3", num_rows=1000) == 3000
+    with pytest.raises(ValueError, match="the width of a budget must be at least 1, got 0"):
+        parse_budget("width:0", num_rows=1000)
+    with pytest.raises(ValueError, match="budget must be a number of parameters"):
+        parse_budget("width:3")  # of how many rows?
+
+
 def test_a_budget_of_another_type_is_refused():
     with pytest.raises(TypeError, match=r"budget must be a whole number, got 1\.5"):
         parse_budget(1.5)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -136,20 +137,25 @@ def test_a_kill_at_any_moment_leaves_a_plan_that_loads(tmp_path):
     path, plans = tmp_path / "plan.json", [shuffled_plan(20_000, seed) for seed in range(2)]
     plans[0].save(path)
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_plan_file import shuffled_plan\n"
         "plans = [shuffled_plan(20_000, seed) for seed in range(2)]\n"
-        "print('ready', flush=True)\n"
-        "while True:\n    for plan in plans: plan.save(sys.argv[2])\n"
+        "for _ in sys.stdin:\n"  # a process for each line, which imports nothing any more
+        "    saving = os.fork()\n"
+        "    if saving: print(os.waitpid(saving, 0)[1], flush=True)\n"
+        "    else: print(os.getpid(), flush=True)\n"
+        "    while not saving:\n        for plan in plans: plan.save(sys.argv[2])\n"
     )
-    for delay in (0.0, 0.013, 0.029):
-        arguments = [sys.executable, "-c", script, str(Path(__file__).parent), str(path)]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE) as saving:
-            saving.stdout.readline()
-            with pytest.raises(subprocess.TimeoutExpired):
-                saving.wait(delay)
-            os.kill(saving.pid, signal.SIGKILL)
-        assert mixdim.Plan.load(path) in plans
+    arguments = [sys.executable, "-c", script, str(Path(__file__).parent), str(path)]
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with subprocess.Popen(arguments, text=True, **pipes) as parent:
+        for delay in (0.0, 0.013, 0.029):
+            print(file=parent.stdin, flush=True)
+            saving = int(parent.stdout.readline())
+            time.sleep(delay)
+            os.kill(saving, signal.SIGKILL)
+            assert int(parent.stdout.readline()) == signal.SIGKILL  # it was at work until then
+            assert mixdim.Plan.load(path) in plans
 
 
 def test_orders_that_are_missing_damaged_or_anothers_are_said(tmp_path):

@@ -21,7 +21,7 @@ from resumed_runs import everything
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "data"
-    generate_movielens_like(folder, rows=4_000, scale=0.001)
+    generate_movielens_like(folder, rows=2_600, scale=0.001)
     return folder
 
 

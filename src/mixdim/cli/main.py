@@ -103,7 +103,9 @@ def plan(
     base_dim: Annotated[int | None, typer.Option(help="Width of the most popular block.")] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="Parameters (2000000, 2M, 2^21) or float32 bytes (64MB, 64MiB)."),
+        typer.Option(
+            help="Parameters (2M, 2^21), float32 bytes (64MB), or width:2, what uniform width 2 has."
+        ),
     ] = None,
     bands: Annotated[
         str | None,
@@ -112,7 +114,7 @@ def plan(
     ids_per_sample: Annotated[
         str | None, typer.Option(help="Mean ids per sample, of all features or tags=3.5,user=1.")
     ] = None,
-    rounding: Annotated[str, typer.Option(help="power_of_two or integer.")] = "power_of_two",
+    rounding: Annotated[str, typer.Option(help="power_of_two, integer or fill.")] = "power_of_two",
     min_dim: Annotated[int, typer.Option(help="1, or 0: the rarest blocks share one row.")] = 1,
     method: Annotated[
         str | None,

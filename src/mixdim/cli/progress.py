@@ -1,9 +1,12 @@
-"""Progress bars on standard error: one for each stage of a command. Knows nothing about the stages."""
+"""How far a command is, on standard error: bars, or lines in a log. Knows nothing about the stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Protocol
 
 from rich.console import Console
@@ -17,6 +20,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+SECONDS_BETWEEN_LINES = 10.0  # at first; then a tenth of the time that has passed, up to five minutes
+MOST_SECONDS_BETWEEN_LINES = 300.0
 
 
 class Show(Protocol):
@@ -44,7 +50,8 @@ class _Pace(ProgressColumn):
 def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Show]:
     """A bar for each stage, on standard error; yields what to call with stage, done and total.
 
-    `slow` names a stage whose steps take seconds or longer: it shows how many are done, not a speed.
+    Where standard error is no terminal, a plain line now and then instead. `slow` names a stage whose
+    steps take seconds or longer: it shows how many are done, not a speed.
     """
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -53,7 +60,11 @@ def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Sh
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    bars = Progress(*columns, console=Console(stderr=True))
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield plain_lines(slow=slow)
+        return
+    bars = Progress(*columns, console=console)
     tasks: dict[str, TaskID] = {}
 
     def show(stage: str, done: int, total: int | None, note: str = "", /) -> None:
@@ -68,3 +79,38 @@ def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Sh
     finally:
         if tasks:
             bars.stop()
+
+
+def plain_lines(*, slow: str | None = None, clock: Callable[[], float] = time.monotonic) -> Show:
+    """What to call with progress where there is no terminal: it prints a line now and then.
+
+    The first line comes after ten seconds, of the `slow` stage with its first note: a step may take
+    hours.
+    """
+    begun = clock()
+    last, is_announced = begun, False
+    stage_begun: dict[str, tuple[float, int, int | None]] = {}  # when, and what was done by then
+
+    def show(stage: str, done: int, total: int | None, note: str = "", /) -> None:
+        nonlocal last, is_announced
+        now = clock()
+        if stage not in stage_begun or done < stage_begun[stage][1] or total != stage_begun[stage][2]:
+            stage_begun[stage] = (now, done, total)  # begun, or begun anew
+        elapsed = now - begun
+        between = min(max(SECONDS_BETWEEN_LINES, elapsed / 10), MOST_SECONDS_BETWEEN_LINES)
+        announces = stage == slow and note != "" and not is_announced
+        if now - last < between and not announces:
+            return
+        last, is_announced = now, is_announced or announces
+        since, before, _ = stage_begun[stage]
+        parts = [f"{stage}: {done:,}" + ("" if total is None else f" of {total:,}")]
+        parts.append(f"{_in_words(elapsed)} elapsed")
+        if total is not None and before < done < total:
+            parts.append(f"about {_in_words((now - since) * (total - done) / (done - before))} left")
+        print(", ".join(parts) + (f"; {note}" if note else ""), file=sys.stderr, flush=True)
+
+    return show
+
+
+def _in_words(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

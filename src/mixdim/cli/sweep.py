@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -12,18 +10,14 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
-from rich.text import Text
 
 from mixdim.arguments import unit_interval, whole_number
+from mixdim.cli.live_table import live_table
 from mixdim.cli.outcome import stopped_by
 from mixdim.cli.parsing import parse_bands, parse_list, parse_numbers
-from mixdim.cli.progress import Show
 from mixdim.planning.budget import format_bytes, parse_budget
 from mixdim.planning.methods import METHODS, WIDTHS
+from mixdim.planning.sizing import nearest_rounding
 from mixdim.printing import align
 
 if TYPE_CHECKING:
@@ -37,7 +31,8 @@ if TYPE_CHECKING:
 
 SWEEP_EXAMPLES = """Examples:
 
-- `mixdim sweep --data ml-1m --model mf --budgets 2^15,2^17 --seeds 5 --records mf.jsonl`
+- `mixdim sweep --data ml-1m --model mf --budgets width:2,width:4 --seeds 5 --records mf.jsonl`
+- `mixdim sweep --data ml-1m --budgets 2^15,2^17 --rounding power_of_two --records mf.jsonl`
 - `mixdim sweep --data split-0,split-1,split-2 --budgets 2^15 --seeds 3 --records mf.jsonl --jobs 2`
 - `mixdim sweep --config run.toml --budgets 1M,2M --records dlrm.jsonl`
 - `mixdim sweep --data criteo --methods uniform,octaves,int8:cut --bytes 1/8,1/32 --records m.jsonl`
@@ -47,13 +42,18 @@ RECOMMEND_EXAMPLES = """Examples:
 - `mixdim recommend --records mf.jsonl --loss-within 0.1%`
 - `mixdim recommend --records mf.jsonl --records dlrm.jsonl --model mf --budget 2^17`
 """
+FILL = "fill"
 SET_BY_THE_SWEEP = ("temperature", "base_dim", "budget", "method", "plan", "seed")
 
 
 def sweep(
     records: Annotated[Path, typer.Option(help="A file that each run adds a line to; made if needed.")],
     budgets: Annotated[
-        str | None, typer.Option(help="Parameters of the whole model: 2^15,2^17,1M.")
+        str | None,
+        typer.Option(
+            help="Of embeddings: width:2,width:4 is what uniform widths 2 and 4 have; or embeddings:1M, "
+            "embeddings:4MB. Of the whole model: 2^15,1M,4MB."
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="A prepared folder; of several, seed i takes folder i in turn.")
@@ -81,6 +81,12 @@ def sweep(
     bands: Annotated[
         str | None, typer.Option(help="Bands a feature, or octaves; 1 for dlrm, 8 for mf and ncf.")
     ] = None,
+    rounding: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of widths: {FILL}, which spends what rounding leaves; integer, power_of_two."
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of more options, as `mixdim train` takes.")
     ] = None,
@@ -100,6 +106,7 @@ def sweep(
     """
     from mixdim.experiments.runs.config import RunConfig, config_of, read_config
     from mixdim.experiments.sweeps.contest import run_contest
+    from mixdim.experiments.sweeps.spending import run_name
     from mixdim.experiments.sweeps.sweep import SweepStopped, run_sweep
     from mixdim.experiments.sweeps.table import contest_table, sweep_table
 
@@ -107,13 +114,15 @@ def sweep(
     for option in SET_BY_THE_SWEEP:
         if getattr(more, option) is not None:
             raise ValueError(f"{config}: a sweep sets {option} itself")
-    told = config_of({"model": model, "bands": parse_bands(bands)}).over(more)
+    said = {"model": model, "bands": parse_bands(bands), "rounding": rounding}
+    told = config_of(said).over(more)
     if plot is not None:
         from mixdim.experiments.figures.drawing import check_picture, save_figure
 
         if methods is None:
             raise ValueError("--plot needs --methods; temperatures are drawn by `mixdim report`")
         check_picture(plot)  # not only after hours
+    nearest_rounding(told.rounding or FILL, has_budget=True)
     folders, seeds = parse_list(data or told.data or "", "data"), whole_number(seeds, "seeds")
     if methods is None:
         if sizes is not None or budgets is None:
@@ -122,16 +131,16 @@ def sweep(
         texts = usual if temperatures is None else temperatures
         numbers = parse_numbers(texts, "temperatures", float, example=usual)
         chosen = [unit_interval(number, "temperature") for number in numbers]
-        limits = [parse_budget(text) for text in parse_list(budgets, "budgets")]
-        make, table = partial(run_sweep, _runs(told, folders, chosen, limits, seeds)), sweep_table
+        asked = _runs(told, folders, chosen, parse_list(budgets, "budgets"), seeds)
+        make, table = partial(run_sweep, asked), sweep_table
     else:
         if sizes is None or budgets is not None or temperatures is not None:
             raise ValueError("--methods takes --bytes, and neither --budgets nor --temperatures")
-        asked = _contest(told, folders[0], methods, sizes, reference_width, widths)
-        make, table = partial(run_contest, asked, folders, seeds=seeds), contest_table
+        contest = _contest(told, folders[0], methods, sizes, reference_width, widths)
+        make, table = partial(run_contest, contest, folders, seeds=seeds), contest_table
     so_far: list[Record] = []
     try:
-        with _live_table(so_far, table) as (progress, on_record):
+        with live_table(so_far, table) as (progress, on_record):
             found = make(records=records, jobs=jobs, progress=progress, on_record=on_record)
     except SweepStopped as stopped:
         typer.echo(table(so_far))
@@ -143,7 +152,7 @@ def sweep(
         save_figure(methods_figure(found), plot)
     failed = [record for record in found if not record.finished]
     for record in failed:
-        typer.echo(f"failed: {_name(record)}: {record.error}", err=True)
+        typer.echo(f"failed: {run_name(record.config)}: {record.error}", err=True)
     if failed:
         raise typer.Exit(1)
     typer.echo(f"next: mixdim recommend --records {quote(str(records))} --loss-within 0.1%")
@@ -190,16 +199,25 @@ def _runs(
     told: RunConfig,
     folders: list[str],
     temperatures: list[float],
-    budgets: list[int],
+    budgets: list[str],
     seeds: int,
 ) -> list[SweepRun]:
     """Every budget at every temperature; seed after seed, so that a part of it is a comparison too."""
-    from mixdim.experiments.sweeps.sweep import SweepRun
+    from mixdim.experiments.sweeps.sweep import within_budget
+
+    def config(seed: int, temperature: float) -> RunConfig:
+        # No rounding does anything to uniform dimensions: by this name they are in earlier records.
+        rounding = (told.rounding or FILL) if temperature > 0 else "power_of_two"
+        return replace(
+            told,
+            data=folders[seed % len(folders)],
+            temperature=temperature,
+            rounding=rounding,
+            seed=seed,
+        )
 
     return [
-        SweepRun(
-            replace(told, data=folders[seed % len(folders)], temperature=temperature, seed=seed), budget
-        )
+        within_budget(config(seed, temperature), budget)
         for seed, budget, temperature in product(range(seeds), budgets, temperatures)
     ]
 
@@ -223,47 +241,6 @@ def _contest(
     for line in asked.too_large:
         typer.echo(line, err=True)
     return asked
-
-
-@contextmanager
-def _live_table(
-    so_far: list[Record], table: Callable[[list[Record]], str]
-) -> Iterator[tuple[Show, Callable[[Record], None]]]:
-    """On standard error, while a sweep runs: a bar over its runs, and the table of results so far.
-
-    Yields what to call with progress, and with a record, which is then added to `so_far`.
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)),
-    )
-    bar = Progress(*columns)
-    task = bar.add_task("runs", note="")
-    with Live(bar, console=Console(stderr=True), transient=True) as live:
-
-        def progress(stage: str, done: int, total: int | None, note: str = "", /) -> None:
-            bar.update(task, completed=done, total=total, note=note)
-
-        def on_record(record: Record) -> None:
-            so_far.append(record)
-            failed = sum(not record.finished for record in so_far)
-            bar.update(task, description=f"runs, {failed} failed" if failed else "runs")
-            live.update(Group(bar, Text(table(so_far), no_wrap=True)))
-
-        yield progress, on_record
-
-
-def _name(record: Record) -> str:
-    """A run, in the words of the options that tell it from the others."""
-    told = record.config
-    if told.get("method"):
-        width = "" if told["base_dim"] is None else f" of width {told['base_dim']}"
-        return f"{told['model']}, {told['method']}{width}, {told['budget']}, seed {told['seed']}"
-    budget = "" if told["model_budget"] is None else f", budget {told['model_budget']:,}"
-    return f"{told['model']}, temperature {told['temperature']:g}{budget}, seed {told['seed']}"
 
 
 def _cells(one: Measured) -> list[str]:

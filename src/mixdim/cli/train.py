@@ -68,12 +68,12 @@ def train(
     ] = None,
     base_dim: Annotated[int | None, _option(ABOUT_WIDTHS, "Width of the most popular block.")] = None,
     budget: Annotated[
-        str | None, _option(ABOUT_WIDTHS, "Of the embeddings: 2000000, 2M, 2^21, 64MB.")
+        str | None, _option(ABOUT_WIDTHS, "Of the embeddings: 2000000, 2M, 2^21, 64MB, width:2.")
     ] = None,
     bands: Annotated[
         str | None, _option(ABOUT_WIDTHS, "Bands a feature, or octaves; 1 for dlrm, 8 for mf and ncf.")
     ] = None,
-    rounding: Annotated[str | None, _option(ABOUT_WIDTHS, "power_of_two or integer.")] = None,
+    rounding: Annotated[str | None, _option(ABOUT_WIDTHS, "power_of_two, integer or fill.")] = None,
     min_dim: Annotated[
         int | None, _option(ABOUT_WIDTHS, "1, or 0: the rarest blocks share one row.")
     ] = None,

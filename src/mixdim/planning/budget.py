@@ -12,6 +12,7 @@ LARGEST_BUDGET = 2**53  # costs are compared in float64, exact up to here
 
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_PREFIXES = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_WIDTH = re.compile(r"width:(\d{1,9})")
 _FORM = re.compile(r"(?:2\^(?P<power>\d{1,2})|(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*))")
 
 
@@ -19,23 +20,39 @@ class BudgetTooSmallError(ValueError):
     """A budget that no plan of the kind asked for can keep."""
 
 
-def parse_budget(budget: Any, *, held_bytes: int = 0) -> int:
+def parse_budget(budget: Any, *, held_bytes: int = 0, num_rows: int | None = None) -> int:
     """Return the number of parameters that `budget` allows.
 
     An int counts parameters. A string counts parameters (`"2000000"`, `"2M"`, `"2^21"`) or, with a
     unit, float32 bytes (`"64MB"` is 64 million bytes, `"64MiB"` is 64 * 2**20). Of bytes, `held_bytes`
-    are needed for what is kept and not trained.
+    are needed for what is kept and not trained. Of `num_rows` rows, `"width:2"` is what uniform
+    dimensions of width 2 have: two parameters a row.
 
     >>> parse_budget("64MB"), parse_budget("64MiB"), parse_budget("2M"), parse_budget("2^21")
     (16000000, 16777216, 2000000, 2097152)
+    >>> parse_budget("width:2", num_rows=9746)
+    19492
     """
-    if isinstance(budget, str):
+    width = width_of(budget)
+    if width is not None and num_rows is not None:
+        parameters = width * num_rows
+    elif isinstance(budget, str):
         parameters = _parse_text(budget, held_bytes)
     else:
         parameters = whole_number(budget, "budget")
     if not 1 <= parameters <= LARGEST_BUDGET:
         raise ValueError(f"budget must be between 1 and 2^53 parameters, got {budget!r}")
     return parameters
+
+
+def width_of(budget: Any) -> int | None:
+    """The uniform width that a budget such as "width:2" names; None of any other.
+
+    >>> width_of("width:2"), width_of("2M")
+    (2, None)
+    """
+    form = _WIDTH.fullmatch(budget.strip().lower()) if isinstance(budget, str) else None
+    return None if form is None else whole_number(int(form[1]), "the width of a budget")
 
 
 def parse_bytes(text: str) -> int:

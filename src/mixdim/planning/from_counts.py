@@ -12,17 +12,19 @@ from mixdim.arguments import nonnegative_vector, real_number, unit_interval, who
 from mixdim.planning.blocking import Blocks, equal_mass_bands, octave_bands, whole_feature
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.feature import Block, Feature
+from mixdim.planning.filling import filled_dims
 from mixdim.planning.plan import Plan, UnknownFeatureError, id_map_bytes, is_shuffled
 from mixdim.planning.scaling import scaled_dims
 from mixdim.planning.sizing import (
-    Rounding,
-    check_rounding,
+    RoundingOrFill,
     largest_base_dim,
+    nearest_rounding,
     power_law_dims,
     round_dims,
     smallest_temperature,
 )
 from mixdim.storages import Narrow
+from mixdim.storages.narrow import narrow_cost
 
 OCTAVES = "octaves"
 Bands = int | str  # a number, or "octaves"
@@ -58,7 +60,7 @@ def plan(
     counts: Mapping[str, Any] | Sequence[Any] | None = None,
     bands: Bands | Mapping[str, Bands] | Sequence[Bands] = 1,
     ids_per_sample: float | Mapping[str, float] | Sequence[float] | None = None,
-    rounding: Rounding = "power_of_two",
+    rounding: RoundingOrFill = "power_of_two",
     min_dim: int = 1,
 ) -> Plan:
     """Plan how wide each block of each feature is stored.
@@ -72,13 +74,15 @@ def plan(
     - `temperature`: 0 is uniform, 1 proportional to popularity (the paper's alpha).
     - `base_dim`: width of the vectors that leave the layer, and of the most popular block.
     - `budget`: parameters that the layer may have, projections included, or float32 bytes ("64MB"): of
-      these, the ranks of ids that are not in order of popularity are paid first.
+      these, the ranks of ids that are not in order of popularity are paid first. Or "width:2": as many
+      parameters as uniform dimensions of width 2 have.
     - `counts`: how often each row of a feature was queried, row by row.
     - `bands`: blocks of equal popularity mass to cut each feature into; more than 1 needs counts. Or
       "octaves": a band for each power of two of the counts. The layer then takes ids in descending
       order of popularity, or the permutation in `plan.orders`.
     - `ids_per_sample`: mean number of ids that a sample has in a feature, 1 if not given.
-    - `rounding`: "power_of_two" or "integer".
+    - `rounding`: "power_of_two" or "integer", which leave some of a budget; or "fill": integers, and
+      what they leave widens blocks by 1, in the order in which the power law would.
     - `min_dim`: with 0, blocks whose width is below 1/2 share one row: less than a parameter a row.
 
     The popularity p of a block is the mean over its rows of the probability that a sample asks for
@@ -103,7 +107,7 @@ def plan(
     sizes = {name: whole_number(n, f"rows of feature {name!r}") for name, n in rows.items()}
     if [temperature, base_dim, budget].count(None) > 1:
         raise ValueError("give two of temperature, base_dim and budget, or all three")
-    check_rounding(rounding)
+    nearest = nearest_rounding(rounding, has_budget=budget is not None)
     if whole_number(min_dim, "min_dim", at_least=0) > 1:
         raise ValueError(f"min_dim must be 0 or 1, got {min_dim}")
 
@@ -127,22 +131,26 @@ def plan(
     if temperature is not None:
         temperature = unit_interval(temperature, "temperature")
     held_bytes = bytes_of_orders(blocks)
-    limit = 0 if budget is None else parse_budget(budget, held_bytes=held_bytes)
-    rounded: dict[str, Any] = {"rounding": rounding, "min_dim": min_dim}
+    num_rows = sum(sizes.values())
+    limit = 0 if budget is None else parse_budget(budget, held_bytes=held_bytes, num_rows=num_rows)
+    rounded: dict[str, Any] = {"rounding": nearest, "min_dim": min_dim}
     solve: dict[str, Any] = {**rounded, "budget": limit, "held_bytes": held_bytes}
     rule = "power_law"
-    if temperature is not None and base_dim is not None and budget is not None:
-        rule, solve = "scaled_power_law", {**solve, "temperature": temperature, "base_dim": base_dim}
-        block_dims = scaled_dims(block_sizes, row_probs, **solve)
-    else:
-        if base_dim is None:
-            assert temperature is not None
-            base_dim = largest_base_dim(block_sizes, row_probs, temperature=temperature, **solve)
-        elif temperature is None:
-            temperature = smallest_temperature(block_sizes, row_probs, base_dim=base_dim, **solve)
-        exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
-        block_dims = round_dims(exact, base_dim=base_dim, **rounded)
+    all_three = temperature is not None and base_dim is not None and budget is not None
+    if base_dim is None:
+        assert temperature is not None
+        base_dim = largest_base_dim(block_sizes, row_probs, temperature=temperature, **solve)
+    elif temperature is None:
+        temperature = smallest_temperature(block_sizes, row_probs, base_dim=base_dim, **solve)
+    given: dict[str, Any] = {"temperature": temperature, "base_dim": base_dim}
+    block_dims = round_dims(power_law_dims(row_probs, **given), base_dim=base_dim, **rounded)
+    fits = narrow_cost(block_sizes, block_dims, base_dim).parameters.sum() <= limit
+    if all_three and not (rounding == "fill" and fits):
+        rule, block_dims = "scaled_power_law", scaled_dims(block_sizes, row_probs, **given, **solve)
     made_by = {"rule": rule, "temperature": temperature}
+    if rounding == "fill":
+        block_dims = filled_dims(block_dims, block_sizes, row_probs, **given, budget=limit)
+        made_by["rounding"] = rounding
     answer = assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, made_by=made_by)
     if temperature > 0 and min_dim and answer.floor_share > 0.5:
         remedy = (

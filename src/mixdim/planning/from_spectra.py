@@ -69,7 +69,7 @@ def spectral_plan(
     sizes.update({name: len(counts[name]) for name in samples})
     blocks = cut_features(sizes, counts, per_feature(bands, "bands", sizes))
     held_bytes = bytes_of_orders(blocks)
-    limit = parse_budget(budget, held_bytes=held_bytes)
+    limit = parse_budget(budget, held_bytes=held_bytes, num_rows=sum(sizes.values()))
     often = per_feature(ids_per_sample, "ids_per_sample", sizes)
 
     energies, row_probs = [], []

@@ -13,6 +13,7 @@ from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, for
 from mixdim.storages.narrow import narrow_cost
 
 Rounding = Literal["power_of_two", "integer"]
+RoundingOrFill = Literal["power_of_two", "integer", "fill"]  # what needs a budget: see filling.py
 
 TEMPERATURE_STEPS = 1000  # a solved temperature has three decimals
 SAME = 1e-12  # popularities closer than this, relatively, are equal but for rounding
@@ -73,6 +74,15 @@ def check_rounding(rounding: Any) -> None:
     """Say which roundings there are, if `rounding` is not one of them."""
     if rounding not in get_args(Rounding):
         raise ValueError(f"rounding must be 'power_of_two' or 'integer', got {rounding!r}")
+
+
+def nearest_rounding(rounding: Any, *, has_budget: bool) -> Rounding:
+    """How exact widths become whole numbers before, by "fill", the rest of a budget is spent."""
+    if rounding not in get_args(RoundingOrFill):
+        raise ValueError(f"rounding must be 'power_of_two', 'integer' or 'fill', got {rounding!r}")
+    if rounding == "fill" and not has_budget:
+        raise ValueError("rounding 'fill' needs a budget: it is what is filled")
+    return "integer" if rounding == "fill" else rounding
 
 
 def largest_base_dim(

@@ -28,10 +28,11 @@ def rule_in_words(made_by: Mapping[str, Any]) -> str:
     'made by the rule lifted (dim 2)'
     """
     arguments = {name: value for name, value in made_by.items() if name != "rule"}
+    filled = ", filling the budget" if made_by.get("rounding") == "fill" else ""
     if made_by["rule"] == "power_law":
-        return f"temperature {made_by['temperature']:g}"
+        return f"temperature {made_by['temperature']:g}{filled}"
     if made_by["rule"] == "scaled_power_law":
-        return f"temperature {made_by['temperature']:g}, scaled to the budget"
+        return f"temperature {made_by['temperature']:g}, scaled to the budget{filled}"
     if made_by["rule"] == "compressed":
         return "chosen from trained tables"
     if made_by["rule"] == "by_hand" and "was" in made_by:

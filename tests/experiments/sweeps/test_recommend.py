@@ -158,10 +158,10 @@ def test_the_table_pairs_each_seed_with_the_uniform_run_of_its_budget():
         record(0.3, 200, 0.9, test=0.3),
     ]
     head, *lines = [line.split() for line in sweep_table(rows).splitlines()]
-    assert head[5:7] == ["test", "mse"]
+    assert head[:2] + head[5:7] == ["budget", "spent", "test", "mse"]
     assert lines == [
-        ["100", "0", "4", "100", "0.6000", "0.1414", "2", "2"],
-        ["100", "0.3", "4", "100", "0.4500", "0.0707", "-0.1500", "0.0707", "2", "2"],
-        ["200", "0.3", "4", "200", "0.3000", "1", "2"],
+        ["100", "100.0%", "0", "4", "100", "0.6000", "0.1414", "2", "2"],
+        ["100", "100.0%", "0.3", "4", "100", "0.4500", "0.0707", "-0.1500", "0.0707", "2", "2"],
+        ["200", "100.0%", "0.3", "4", "200", "0.3000", "1", "2"],
     ]
     assert sweep_table([]) == "no run is finished yet"

@@ -75,6 +75,20 @@ def test_the_solved_base_dim_is_the_one_that_trying_all_finds(model, temperature
         assert solved == solved.effective(dataset.task)
 
 
+@pytest.mark.parametrize("model", SMALL)
+def test_filling_a_budget_of_the_whole_model_keeps_base_dim_and_leaves_less_than_a_width(model):
+    dataset = clicks() if model == "dlrm" else ratings()
+    config = told(dataset, model=model, **{**SMALL[model], "rounding": "integer"})
+    integer = config_within(config, dataset, 6_000)
+    filled = config_within(replace(config, rounding="fill"), dataset, 6_000)
+    assert replace(filled, rounding="integer", budget=None) == integer
+    left = 6_000 - num_parameters(filled, dataset)
+    narrower, wider = plan_of(integer, dataset).blocks, plan_of(filled, dataset).blocks
+    assert all(a.dim <= b.dim for a, b in zip(narrower, wider, strict=True))
+    one_wider = (block.size + filled.base_dim for block in wider if block.dim < filled.base_dim - 1)
+    assert 0 <= left < min(one_wider, default=left + 1)
+
+
 def test_a_budget_below_the_narrowest_model_says_the_smallest_feasible():
     config = told(model="ncf", hidden=(8, 4))
     smallest = num_parameters(replace(config, base_dim=1).effective("rating"), ratings())
@@ -151,8 +165,12 @@ def test_finished_runs_are_skipped_and_results_do_not_depend_on_the_number_of_jo
 
 def test_progress_counts_the_runs(file):
     shown = []
-    run_sweep(runs_of(seeds=[0]), file, progress=lambda *told: shown.append(told[:3]))
-    assert shown == [("runs", 0, 2), ("runs", 1, 2), ("runs", 2, 2)]
+    run_sweep(runs_of(seeds=[0]), file, progress=lambda *told: shown.append(told[1:]))
+    names = [f"now mf, temperature {temperature}, budget 1,500, seed 0" for temperature in ("0", "0.3")]
+    assert shown == [(0, 2, ""), (0, 2, names[0]), (1, 2, ""), (1, 2, names[1]), (2, 2, "")]
+    shown.clear()
+    run_sweep(runs_of(seeds=[0]), file, progress=lambda *told: shown.append(told))
+    assert shown == [("runs", 2, 2, "")]  # nothing is left to do
     assert run_sweep([], file.with_name("none")) == []
 
 

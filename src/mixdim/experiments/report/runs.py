@@ -14,6 +14,7 @@ from mixdim.experiments.sweeps.methods import made_by, method_of, place_among_me
 from mixdim.experiments.sweeps.objective import best_possible, objective_of
 from mixdim.experiments.sweeps.recommend import embedding_bytes_of
 from mixdim.experiments.sweeps.records import Record
+from mixdim.experiments.sweeps.spending import share_spent
 from mixdim.printing import printable
 
 # Options that decide where a point lies, not which line it is on; and options that decide no result.
@@ -109,6 +110,8 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
             f"best_possible_{objective}": best_possible(summary),
             "embedding_parameters": summary["embedding_parameters"],
             "model_budget": record.config.get("model_budget"),
+            "embedding_budget": _embedding_budget(record),
+            "budget_spent": share_spent(record),
             "samples_per_second": summary["samples_per_second"],
             "peak_memory_bytes": summary["peak_memory_bytes"],
             "finished_at": record.finished_at,
@@ -184,6 +187,11 @@ def short_number(value: float | None) -> str:
 
 def _folder(record: Record) -> str:
     return printable(PurePath(record.config.get("data") or "").name) or "unnamed data"
+
+
+def _embedding_budget(record: Record) -> str | None:
+    """What was asked for as a budget of embeddings; of a model's budget they have what it leaves."""
+    return None if record.config.get("model_budget") else record.config.get("budget")
 
 
 def rule_of(record: Record) -> str | None:

@@ -49,7 +49,7 @@ def summarise(
         "temperature": plan.temperature,
         "made_by": dict(plan.made_by),
         "base_dim": plan.base_dim,
-        "budget": None if config.budget is None else parse_budget(config.budget),
+        "budget": None if config.budget is None else parse_budget(config.budget, num_rows=plan.num_rows),
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         # Not the plan's: an array that blocks share is one in each layer, of users and of items.
         "embedding_parameters": sum(layer.num_parameters for layer in embedding_layers(model)),

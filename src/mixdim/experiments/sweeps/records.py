@@ -20,6 +20,7 @@ from mixdim.experiments.sweeps.objective import objective_of
 from mixdim.locks import wait_for_lock
 
 STATUSES = ("finished", "failed")
+SOLVED = {"base_dim", "budget"}  # from a budget of the whole model
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,13 @@ def read_records(paths: Iterable[Path]) -> list[Record]:
 def replicates(records: Iterable[Record]) -> list[list[Record]]:
     """Group finished records that differ in nothing but the seed, and the data drawn by it.
 
-    Within a model budget the solved base_dim may differ too, where each seed has its own split. Groups
+    Within a model budget what is solved may differ too, where each seed has its own split. Groups
     come in order of appearance, each in order of its seeds.
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
         if record.finished:
-            free = {"seed", "data"} | ({"base_dim"} if record.config["model_budget"] else set())
+            free = {"seed", "data"} | (SOLVED if record.config["model_budget"] else set())
             options = comparable(record.config)
             setting = {name: value for name, value in options.items() if name not in free}
             groups.setdefault(canonical(setting), []).append(record)

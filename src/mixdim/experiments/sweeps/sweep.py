@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +23,9 @@ from mixdim.experiments.sweeps.keys import record_key
 from mixdim.experiments.sweeps.measure import AskedRun, known_baselines
 from mixdim.experiments.sweeps.records import Record, append_record, read_records
 from mixdim.experiments.sweeps.run_locks import RunLocks
+from mixdim.experiments.sweeps.spending import OF_EMBEDDINGS, run_name
 from mixdim.experiments.sweeps.worker import Worker, get_ready, remove_abandoned_folders, some_done
+from mixdim.planning.budget import parse_budget, width_of
 from mixdim.planning.from_counts import FloorWarning
 from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import largest_base_dim
@@ -42,6 +44,27 @@ class SweepRun:
 
     config: RunConfig
     model_budget: int | None = None
+
+
+def within_budget(config: RunConfig, budget: str) -> SweepRun:
+    """A run within a budget as a sweep is asked for it.
+
+    "2^15", "1M" and "64MB" (in float32) count the whole model. "width:2", what uniform dimensions of
+    width 2 have, and "embeddings:1M" or "embeddings:4MB" count embeddings alone, as in `mixdim train`.
+
+    >>> within_budget(RunConfig(), "2^15").model_budget
+    32768
+    >>> [within_budget(RunConfig(), text).config.budget for text in ("width:2", "embeddings:4MB")]
+    ['width:2', '4MB']
+    """
+    text, width = budget.strip(), width_of(budget)
+    if width is not None:
+        return SweepRun(replace(config, budget=f"width:{width}"))
+    if text.startswith(OF_EMBEDDINGS):
+        text = text.removeprefix(OF_EMBEDDINGS)
+        parse_budget(text)  # says now what is wrong with it
+        return SweepRun(replace(config, budget=text))
+    return SweepRun(config, parse_budget(text))
 
 
 class InfeasibleBudgetError(ValueError):
@@ -67,8 +90,8 @@ def run_sweep(
     """Make every run that is not finished in the file `records`, and return the records of all.
 
     - `jobs`: runs at a time, each in a process of its own; they divide torch's threads.
-    - `progress("runs", done, total, note)` is called at the start and after every run, and again and
-      again while the runs that are left are under way in other sweeps.
+    - `progress("runs", done, total, note)` is called once it is known which runs are finished, whenever
+      a run begins or ends, and again and again while those that are left are under way elsewhere.
     - `on_record`: called with each record as soon as it is written, or found to be finished.
 
     The records come in the order of the runs. A run that fails, also by a budget that no model meets,
@@ -112,13 +135,15 @@ def run_sweep(
         else:
             known = known_baselines(recorded.values())
             working.append(Worker(replace(run, known_baselines=known), threads=threads))
+            show(f"now {run_name({**asdict(run.config), 'model_budget': run.model_budget})}")
 
-    show()
     with StopRequests(every=True) as stopped, RunLocks(records) as locks:
         for run in list(waiting):
             if (record := before.get(run.key)) is not None and record.finished:
                 waiting.remove(run)
-                tell(record)
+                if on_record is not None:
+                    on_record(record)
+        show()
         try:
             remove_abandoned_folders()
             if any(run.error is None for run in waiting):
@@ -151,13 +176,16 @@ def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> Run
     """The effective config with the largest base_dim whose whole model meets a budget.
 
     Everything that is trained counts: tables, projections, MLPs and biases. The error says the smallest
-    feasible budget: that of width 1.
+    feasible budget: that of width 1. Where rounding fills a budget, the config also says what the rest
+    of the model leaves to the embeddings.
     """
     model_budget = whole_number(model_budget, "model_budget")
     for option in ("base_dim", "budget", "plan"):
         if getattr(config, option) is not None:
             raise ValueError(f"give model_budget or {option}, not both")
-    config = replace(config, base_dim=1).effective_for(dataset)
+    fills = config.rounding == "fill"
+    config = replace(config, base_dim=1, rounding="integer" if fills else config.rounding)
+    config = config.effective_for(dataset)
     check_fits(config, dataset)
 
     @cache
@@ -206,6 +234,9 @@ def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> Run
     # A block that reaches full width sheds its projection, so a little below a fit there may be none.
     while planned(low).num_parameters + beside(low) > model_budget:
         low -= 1
+    if fills:
+        left = model_budget - beside(low)
+        return replace(config, base_dim=low, rounding="fill", budget=str(left))
     return replace(config, base_dim=low)
 
 

@@ -9,7 +9,8 @@ from mixdim.experiments.runs.beside_baselines import baselines_line
 from mixdim.experiments.sweeps.keys import comparable
 from mixdim.experiments.sweeps.methods import place_among_methods, temperature_of
 from mixdim.experiments.sweeps.recommend import Measured, Spread, loss_of, spread
-from mixdim.experiments.sweeps.records import Record, replicates
+from mixdim.experiments.sweeps.records import SOLVED, Record, replicates
+from mixdim.experiments.sweeps.spending import asked_budget, mean_share_spent
 from mixdim.experiments.sweeps.winners import winners
 from mixdim.planning.budget import format_bytes, parse_bytes
 from mixdim.printing import align
@@ -19,21 +20,22 @@ def sweep_table(records: Sequence[Record]) -> str:
     """One line a configuration: its test loss over the seeds, and how it differs from uniform.
 
     The loss is that of the weights that were best in validation. The difference is taken seed by seed
-    to the uniform run within the same budget; each ± is a standard deviation over the seeds.
+    to the uniform run within the same budget; each ± is a standard deviation over the seeds. "spent" is
+    the share of its budget that a model has used.
     """
     groups = replicates(records)
     if not groups:
         return "no run is finished yet"
     uniform = {_rivalry(group[0]): group for group in groups if temperature_of(group[0]) == 0}
     loss = f"test {groups[0][0].loss_name}"
-    head = ["model budget", "temperature", "base_dim", "parameters", loss, "±", "minus uniform", "±"]
-    lines = [[*head, "seeds", "s"]]
+    head = ["budget", "spent", "temperature", "base_dim", "parameters", loss, "±", "minus uniform"]
+    lines = [[*head, "±", "seeds", "s"]]
     for group in groups:
         one = Measured(tuple(group))
         rivals = uniform.get(_rivalry(group[0]), []) if one.temperature != 0 else []
-        budget = group[0].config["model_budget"]
         lines.append([
-            "-" if budget is None else f"{budget:,}",
+            asked_budget(group[0].config),
+            _percent(mean_share_spent(group)),
             one.method,
             one.base_dims,
             f"{one.parameters:,.0f}",
@@ -59,8 +61,8 @@ def contest_table(records: Sequence[Record]) -> str:
     uniform = [one for one, _ in best if one.is_uniform]
     reference = list(uniform[0].records) if uniform else []
     loss = f"test {best[0][0].records[0].loss_name}"
-    head = ["at most", "share", "method", "base_dim", "bytes", loss, "±", "minus reference", "±"]
-    lines = [[*head, "tried", "seeds", "s"]]
+    head = ["at most", "share", "method", "base_dim", "bytes", "spent", loss, "±", "minus reference"]
+    lines = [[*head, "±", "tried", "seeds", "s"]]
     for one, tried in best:
         rivals = [] if list(one.records) == reference else reference
         lines.append([
@@ -69,6 +71,7 @@ def contest_table(records: Sequence[Record]) -> str:
             one.method,
             one.base_dims,
             format_bytes(int(one.embedding_bytes)),
+            _percent(mean_share_spent(one.records)),
             *_cells(one.loss("test"), ".4f"),
             *_cells(_paired_difference(one.records, rivals), "+.4f"),
             str(tried),
@@ -91,7 +94,14 @@ def _asked_bytes(one: Measured) -> int:
 def _rivalry(record: Record) -> str:
     """What a mixed run has in common with the uniform one that it is compared with."""
     options = comparable(record.config)
-    own = {"seed", "data", "base_dim", "temperature"}
+    own = {
+        "seed",
+        "data",
+        "base_dim",
+        "temperature",
+        "rounding",
+    }  # of one width, no rounding does anything
+    own |= SOLVED if record.config["model_budget"] else set()
     return json.dumps({name: value for name, value in options.items() if name not in own})
 
 
@@ -103,6 +113,10 @@ def _paired_difference(group: Sequence[Record], rivals: Sequence[Record]) -> Spr
         if mine is not None and other is not None:
             gains.append(mine - other)
     return spread(gains) if gains else None
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _cells(value: Spread | None, form: str) -> list[str]:
