@@ -42,6 +42,9 @@ def test_the_task_chooses_the_preset():
         ({"checkpoint_every": -3}, "checkpoint_every must be at least 1, got -3"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"table_lr": 0.0}, "table_lr must be above 0, got 0.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0 and below 1 / .* = 100, got -1"),
+        ({"weight_decay": 20.0, "table_lr": 0.05}, "weight_decay must be .* below .* = 20, got 20"),
+        ({"weight_decay": 0.1, "optimizer": "sgd"}, "weight_decay must be 0 with optimizer 'sgd'"),
         ({"unknown_dropout": 1}, "unknown_dropout must be true or false, got 1"),
     ],
 )

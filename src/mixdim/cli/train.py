@@ -90,6 +90,9 @@ def train(
     table_lr: Annotated[
         float | None, _option(ABOUT_TRAINING, "Learning rate of the embeddings; --lr if not given.")
     ] = None,
+    weight_decay: Annotated[
+        float | None, _option(ABOUT_TRAINING, "Decoupled, of rows as they are asked for; 0: none.")
+    ] = None,
     batch_size: Annotated[int | None, _option(ABOUT_TRAINING, "Samples a step.")] = None,
     epochs: Annotated[int | None, _option(ABOUT_TRAINING, "At most.")] = None,
     patience: Annotated[
@@ -137,6 +140,7 @@ def train(
         **{"temperature": temperature, "base_dim": base_dim, "budget": budget},
         **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim, "method": method},
         **{"preset": preset, "optimizer": optimizer, "lr": lr, "table_lr": table_lr},
+        "weight_decay": weight_decay,
         **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},
         **{"evaluations_per_epoch": evaluations_per_epoch, "checkpoint_every": checkpoint_every},
         **{"seed": seed, "slice_by": slice_by, "tensorboard": tensorboard},

@@ -143,7 +143,11 @@ class _Run:
         self.slice_by = feature_to_slice_by(self.data, self.options.slice_by)
         self.task, self.device = task_of(self.data.task), device_of(self.model)
         self.optimizer = NamedOptimizer(
-            self.options.optimizer, self.model, lr=self.options.lr, table_lr=self.options.table_lr
+            self.options.optimizer,
+            self.model,
+            lr=self.options.lr,
+            table_lr=self.options.table_lr,
+            weight_decay=self.options.weight_decay,
         )
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.saved_step: int | None = None

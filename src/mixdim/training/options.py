@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mixdim.arguments import WrongTypeError, positive_number, whole_number
-from mixdim.training.optimizers import OPTIMIZERS
+from mixdim.arguments import WrongTypeError, positive_number, real_number, whole_number
+from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class TrainingOptions:
       one at the end. Where they are does not change the result.
     - `slice_by`: the single-valued feature whose popularity cuts the metrics into thirds; None takes
       the one with most rows, or "item" if there is one.
+    - `weight_decay`: before a step, weights of embeddings and matrices are multiplied by
+      1 - learning rate * weight_decay; of tables, those rows that the batch asks for.
     - `unknown_dropout`: in training each id becomes its feature's unknown id with probability
       1 / (1 + its training count), so that the row which unseen ids get has learnt something.
     """
@@ -40,6 +42,7 @@ class TrainingOptions:
     slice_by: str | None = None
     unknown_dropout: bool = False
     table_lr: float | None = None
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -47,6 +50,7 @@ class TrainingOptions:
         positive_number(self.lr, "lr")
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")
+        self._check_weight_decay()
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):
             whole_number(getattr(self, name), name)
         for name in ("patience", "checkpoint_every"):
@@ -55,6 +59,15 @@ class TrainingOptions:
         whole_number(self.seed, "seed", at_least=0)
         if not isinstance(self.unknown_dropout, bool):
             raise WrongTypeError(f"unknown_dropout must be true or false, got {self.unknown_dropout!r}")
+
+    def _check_weight_decay(self) -> None:
+        most = 1 / max(self.lr, self.table_lr or 0.0)
+        if not 0 <= real_number(self.weight_decay, "weight_decay") < most:
+            raise ValueError(
+                f"weight_decay must be at least 0 and below 1 / learning rate = {most:g}, "
+                f"got {self.weight_decay:g}"
+            )
+        check_weight_decay(self.optimizer, self.weight_decay)
 
 
 # The paper's protocols. Four looks at the validation split show a learning curve within the one epoch.

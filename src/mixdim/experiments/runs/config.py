@@ -61,6 +61,7 @@ class RunConfig:
     biases: bool | None = None  # MF: a number for each user and item
     tensorboard: bool | None = None
     table_lr: float | None = None  # of embeddings; not said, it is lr
+    weight_decay: float | None = None
     unknown_dropout: bool | None = None  # whether ids of training rows become unknown by chance
 
     def over(self, other: RunConfig) -> RunConfig:
@@ -112,6 +113,7 @@ class RunConfig:
             seed=training.seed,
             init="xavier",
             tensorboard=False,
+            weight_decay=training.weight_decay,
             unknown_dropout=training.unknown_dropout,
             quantise=None if self.method is None else rounding_of(self.method),
             **widths,

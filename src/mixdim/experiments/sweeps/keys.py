@@ -35,6 +35,7 @@ LATER_OPTIONS: dict[str, Any] = {
     "min_dim": 1,
     "method": None,
     "quantise": None,
+    "weight_decay": 0.0,
 }
 # What mixdim 0.1 stated as the temperature of a plan, by the rule that made it.
 STATED_TEMPERATURE: dict[str, Callable[[Plan], float]] = {
