@@ -83,8 +83,7 @@ def update_rows(
     tables = (weight, exp_avg, exp_avg_sq, max_exp_avg_sq)
     for here, g in _pieces(rows, gradient):
         w, *moments = pieces = [table.index_select(0, here) for table in tables]
-        options = {"step": step, "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        update_dense(w, g, *moments, **options)
+        update_dense(w, g, *moments, step=step, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         for table, piece in zip(tables, pieces, strict=True):
             table.index_copy_(0, here, piece)
 

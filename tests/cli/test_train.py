@@ -123,10 +123,11 @@ def test_clicks_are_learnt_with_unknown_dropout_unless_the_paper_is_asked_for(ca
         config = tomllib.loads((tmp_path / name / "config.toml").read_text())
         return config["preset"], config["unknown_dropout"], "unknown dropout: ids become" in said
 
-    assert trained_with("default") == ("clicks", True, True)
-    assert trained_with("paper", "--preset", "ctr") == ("ctr", False, False)
-    assert trained_with("off", "--no-unknown-dropout") == ("clicks", False, False)
-    assert trained_with("on", "--preset", "ctr", "--unknown-dropout") == ("ctr", True, True)
+    assert trained_with("default") == ("auto", True, True)
+    assert trained_with("paper", "--preset", "ctr") == ("paper-ctr", False, False)
+    assert trained_with("earlier", "--preset", "clicks") == ("clicks", True, True)
+    assert trained_with("off", "--no-unknown-dropout") == ("auto", False, False)
+    assert trained_with("on", "--preset", "paper-ctr", "--unknown-dropout") == ("paper-ctr", True, True)
 
 
 def test_flags_go_before_the_config_file(capsys, tmp_path):

@@ -81,6 +81,9 @@ def sweep(
     bands: Annotated[
         str | None, typer.Option(help="Bands a feature, or octaves; 1 for dlrm, 8 for mf and ncf.")
     ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="auto, chosen from the data, or paper-ctr, paper-cf: the paper's.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of more options, as `mixdim train` takes.")
     ] = None,
@@ -107,7 +110,7 @@ def sweep(
     for option in SET_BY_THE_SWEEP:
         if getattr(more, option) is not None:
             raise ValueError(f"{config}: a sweep sets {option} itself")
-    told = config_of({"model": model, "bands": parse_bands(bands)}).over(more)
+    told = config_of({"model": model, "bands": parse_bands(bands), "preset": preset}).over(more)
     if plot is not None:
         from mixdim.experiments.figures.drawing import check_picture, save_figure
 

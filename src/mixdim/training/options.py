@@ -1,8 +1,7 @@
-"""How to train: the paper's two protocols as presets, and ours. Knows nothing about models or data.
+"""How to train: the options, and the paper's two protocols as presets. Knows no models and no data.
 
 The paper, Sec. 5 and App. B: click-through rates are learnt in one epoch, ratings in up to 100 with
-early stopping; AMSGrad for both, and no regularisation. Ours departs from it in one point: clicks are
-learnt with some ids made unknown.
+early stopping; AMSGrad for both, and no regularisation. What is done if nobody says is in auto.py.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from mixdim.arguments import WrongTypeError, positive_number, real_number, whole_number
 from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
+
+AUTO = "auto"  # the preset that is chosen from the data
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,30 @@ class TrainingOptions:
 # The paper's protocols. Four looks at the validation split show a learning curve within the one epoch.
 CTR = TrainingOptions("amsgrad", lr=1e-3, batch_size=2**12, epochs=1, evaluations_per_epoch=4)
 CF = TrainingOptions("amsgrad", lr=1e-2, batch_size=2**15, epochs=100, patience=5)
-PRESETS = {"ctr": CTR, "cf": CF, "clicks": replace(CTR, unknown_dropout=True)}
+PRESETS = {"paper-ctr": CTR, "paper-cf": CF, "clicks": replace(CTR, unknown_dropout=True)}
+ALIASES = {"ctr": "paper-ctr", "cf": "paper-cf"}  # their names in mixdim 0.1
 
 
 def preset(name: str) -> TrainingOptions:
-    """Return the paper's protocol for click-through rates ("ctr") or collaborative filtering ("cf").
+    """Return the paper's protocol for clicks ("paper-ctr") or collaborative filtering ("paper-cf").
 
-    "clicks" is "ctr" with `unknown_dropout`.
+    "clicks" is "paper-ctr" with `unknown_dropout`; "ctr" and "cf" are earlier names of the paper's.
+    What "auto" is depends on the data: `auto_options` chooses it.
 
-    >>> preset("cf").batch_size
+    >>> preset("paper-cf").batch_size
     32768
     """
-    if name not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
-    return PRESETS[name]
+    if preset_name(name) == AUTO:
+        raise ValueError("preset auto is chosen from the data: auto_options(task, train_rows)")
+    return PRESETS[preset_name(name)]
+
+
+def preset_name(name: str) -> str:
+    """The name of a preset by now, or the choices.
+
+    >>> preset_name("cf")
+    'paper-cf'
+    """
+    if name not in (AUTO, *PRESETS, *ALIASES):
+        raise ValueError(f"preset must be one of {', '.join((AUTO, *PRESETS))}, got {name!r}")
+    return ALIASES.get(name, name)

@@ -43,7 +43,9 @@ def test_it_is_the_spectral_plan_of_the_best_weights(model, tmp_path):
     budget = 5 * sum(data.cardinalities.values())
     trained = open_run(path, num_dense=data.num_dense).model
     layers = (
-        [trained.embeddings] if model == "dlrm" else [trained.user_embedding, trained.item_embedding]
+        [trained.deep.embeddings]
+        if model == "dlrm"
+        else [trained.user_embedding, trained.item_embedding]
     )
     weights = {name: layer.table_6 for layer in layers for name in layer.plan}
     if model == "dlrm":  # the features lie one below the other in the one table of width 6
