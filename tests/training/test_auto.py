@@ -33,6 +33,12 @@ def test_ids_become_unknown_only_if_nothing_else_trains_their_row():
     assert not auto_options("rating", 100).unknown_dropout
 
 
+def test_a_rate_that_is_said_is_that_of_all_and_never_turns_weights_over():
+    options = auto_options("rating", 100, lr=0.02)
+    assert (options.lr, options.table_lr, options.weight_decay) == (0.02, None, 0.3)
+    assert auto_options("rating", 100, lr=1e6).weight_decay == 0
+
+
 def test_the_line_says_what_was_chosen_and_why():
     line = in_words(auto_options("rating", 80_000), 80_000)
     assert line == (

@@ -77,7 +77,7 @@ DEMO_SETS = (
         scale=0.002,
         config=RunConfig(model="dlrm", epochs=1),
     ),
-    DemoSet("movielens-like", rows=400_000, scale=0.01, config=RunConfig(model="mf", epochs=8)),
+    DemoSet("movielens-like", rows=400_000, scale=0.01, config=RunConfig(model="mf", epochs=14)),
 )
 MAKERS = {"criteo-like": generate_criteo_like, "movielens-like": generate_movielens_like}
 

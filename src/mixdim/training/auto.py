@@ -27,13 +27,19 @@ PATIENT_EPOCHS = {"binary": 2, "rating": 5}  # without improvement
 
 
 def auto_options(
-    task: str, train_rows: int, *, untrained_unknown: Collection[str] = (), optimizer: str = "amsgrad"
+    task: str,
+    train_rows: int,
+    *,
+    untrained_unknown: Collection[str] = (),
+    optimizer: str = "amsgrad",
+    lr: float | None = None,
 ) -> TrainingOptions:
     """Choose how to train on so many rows.
 
     - `untrained_unknown`: features of the data whose row for unknown values no training row asks for;
       if there are any, ids become unknown by chance.
     - `optimizer`: one that has no weight decay goes without.
+    - `lr`: a learning rate that was said is that of all, embeddings included.
 
     >>> small, large = auto_options("binary", 40_000), auto_options("binary", 40_000_000)
     >>> (small.batch_size, small.epochs), (large.batch_size, large.epochs)
@@ -41,10 +47,11 @@ def auto_options(
     """
     rows = whole_number(train_rows, "train_rows")
     decays = optimizer in OPTIMIZERS and OPTIMIZERS[optimizer].decays
+    decays = decays and (lr is None or lr * WEIGHT_DECAY < 1)  # with more, weights would change sign
     return TrainingOptions(
         optimizer,
-        lr=LR,
-        table_lr=TABLE_LR[task],
+        lr=LR if lr is None else lr,
+        table_lr=TABLE_LR[task] if lr is None else None,
         batch_size=batch_size_for(rows),
         epochs=max(LEAST_EPOCHS[task], min(MOST_EPOCHS[task], MOST_SAMPLES[task] // rows)),
         patience=PATIENT_EPOCHS[task] * EVALUATIONS_PER_EPOCH,

@@ -116,8 +116,6 @@ def fit(
     """
     if options is None:
         options = _chosen(dataset, changes)
-        if "lr" in changes:
-            options = replace(options, table_lr=None)  # the rate that is said is that of all
     options = replace(options, **changes)
     if resume and out is None:
         raise ValueError("resume needs out, the folder of the run to continue")
@@ -130,12 +128,13 @@ def fit(
 
 
 def _chosen(data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
-    """What is done if nobody says how to train; at least an optimizer of its own goes with it."""
+    """What is done if nobody says how to train, as far as the optimizer and rate that are said allow."""
     return auto_options(
         task_of(data.task).name,
         max(1, num_rows(data, "train")),
         untrained_unknown=getattr(data, "untrained_unknown", ()),
         optimizer=changes.get("optimizer", "amsgrad"),
+        lr=changes.get("lr"),
     )
 
 
@@ -256,9 +255,11 @@ class _Run:
             if self.saved_path is None
             else f"the last good checkpoint is {self.saved_path}"
         )
+        table_lr = self.options.table_lr
+        of_tables = "" if table_lr is None else f", or table_lr than {table_lr:g},"
         return DivergedError(
             f"training diverged after step {self.state.step}: {what}; {good}. "
-            f"A smaller lr than {self.options.lr:g} may help"
+            f"A smaller lr than {self.options.lr:g}{of_tables} may help"
         )
 
     def _evaluation_is_due(self) -> bool:

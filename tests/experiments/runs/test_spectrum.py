@@ -51,7 +51,7 @@ def test_it_is_the_spectral_plan_of_the_best_weights(model, tmp_path):
     if model == "dlrm":  # the features lie one below the other in the one table of width 6
         starts = np.cumsum([0, *data.cardinalities.values()])
         weights = {
-            name: trained.embeddings.table_6[starts[i] : starts[i + 1]]
+            name: trained.deep.embeddings.table_6[starts[i] : starts[i + 1]]
             for i, name in enumerate(data.cardinalities)
         }
     expected = mixdim.spectral_plan(

@@ -114,7 +114,11 @@ class RunConfig:
         else:
             optimizer = self.optimizer or "amsgrad"
             training = auto_options(
-                task, train_rows, untrained_unknown=untrained_unknown, optimizer=optimizer
+                task,
+                train_rows,
+                untrained_unknown=untrained_unknown,
+                optimizer=optimizer,
+                lr=self.lr,
             )
             own |= model.auto(train_rows)
             if self.method is not None and "first_order" in own:
@@ -125,7 +129,7 @@ class RunConfig:
             preset=name,
             optimizer=training.optimizer,
             lr=training.lr,
-            table_lr=training.table_lr if self.lr is None else None,
+            table_lr=training.table_lr,
             batch_size=training.batch_size,
             epochs=training.epochs,
             patience=training.patience or 0,
