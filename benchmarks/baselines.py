@@ -1,6 +1,6 @@
 """What baselines cost beside the run they are compared with: `python benchmarks/baselines.py DATA ...`.
 
-Of each prepared folder: a run with the default options at base_dim 16 and temperature 0.3, its seconds,
+Of each prepared folder: a run with the preset `paper-cf` or `clicks` at base_dim 16, its seconds,
 and the seconds of the baselines of the same data, both of this process's CPU time as well. Then, of
 clicks without bags, what logistic regression with an L2 penalty reaches, by L-BFGS to the end and with
 the best of three penalties in validation: how much the few epochs of the baseline leave.
@@ -75,7 +75,8 @@ def main() -> None:
     """Print a few lines a folder."""
     for path in sys.argv[1:]:
         dataset = mixdim.data.open(path)
-        config = RunConfig(data=path, temperature=0.3, base_dim=16)
+        preset = "clicks" if dataset.task == "binary" else "paper-cf"
+        config = RunConfig(data=path, preset=preset, temperature=0.3, base_dim=16)
         with TemporaryDirectory() as folder:
             out, known = Path(folder) / "run", {dataset.fingerprint: dict[str, Any]()}
             run, seconds, cpu = timed(partial(train_run, config, out, known_baselines=known))

@@ -30,6 +30,7 @@ WIDTH, SHARE = 16, 8
 PRIOR_ROWS = 20  # a click rate is smoothed as if so many rows with the mean rate had been seen
 PROTOCOL = RunConfig(
     model="dlrm",
+    preset="clicks",
     bottom=(64,),
     top=(64, 32),
     lr=3e-3,

@@ -28,6 +28,7 @@ from mixdim.data.generate import generate_criteo_like
 from mixdim.data.planted import CRITEO_KAGGLE_ROWS, scaled_cardinalities
 from mixdim.models import DLRM
 from mixdim.printing import align
+from mixdim.training import preset
 from rounds import MOST_OTHERS, arguments, cpu_seconds_of_others, machine_facts
 
 SCALE, BATCH_SIZE, BATCHES_IN_MEMORY = 0.1, 4096, 8
@@ -55,7 +56,9 @@ def bare(plan: mixdim.Plan, dataset: mixdim.data.Dataset, steps: int) -> float:
 def whole(plan: mixdim.Plan, dataset: mixdim.data.Dataset, out: Path) -> tuple[float, float]:
     """Samples per second of `fit`: in training, and with all else."""
     with redirect_stderr(StringIO()), progress_bars(unit="samples") as progress:
-        fitted = mixdim.fit(new_model(plan), dataset, out=out, progress=progress)
+        fitted = mixdim.fit(
+            new_model(plan), dataset, options=preset("paper-ctr"), out=out, progress=progress
+        )
     start, stop = dataset.splits["train"]
     return fitted.samples_per_second, (stop - start) / fitted.seconds
 

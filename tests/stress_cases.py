@@ -178,13 +178,13 @@ def ids_changed_in_place(made, batch, new):
     seeds,
 )
 def optimizer_steps(rows, width, dtype, kinds, reload, number):
-    """SparseAMSGrad is Adam(amsgrad=True) as long as every step touches every row."""
+    """SparseAMSGrad is AdamW(amsgrad=True) as long as every step touches every row."""
     generator = seeded(number)
     start = torch.randn(rows, width, generator=generator, dtype=dtype)
     mine, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    options = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6}
+    options = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": number % 3 * 0.5}
     optimizer = mixdim.SparseAMSGrad([mine], **options)
-    adam = torch.optim.Adam([theirs], amsgrad=True, **options)
+    adam = torch.optim.AdamW([theirs], amsgrad=True, **options)
     for step, kind in enumerate(kinds):
         theirs.grad = torch.randn(rows, width, generator=generator, dtype=dtype)
         if kind == "dense":

@@ -46,6 +46,7 @@ def small_config(name, dataset, **options):
     widths = {"dlrm": {"bottom": (8,), "top": (8,)}, "ncf": {"hidden": (8, 4)}, "mf": {}}[name]
     data = str(dataset.path)
     told = {"model": name, "temperature": 0.3, "base_dim": 8, "data": data, **widths, **options}
+    told.setdefault("preset", task_of(dataset.task).paper_preset)
     return RunConfig(**told).effective(dataset.task)
 
 

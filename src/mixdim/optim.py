@@ -23,6 +23,7 @@ from mixdim.kernels.optimizer import update_struct
 # How many numbers of a parameter are in hand at once, so that no update allocates a table's size.
 PIECE = 2**18
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+OPTIONS = ("lr", "betas", "eps", "weight_decay")
 
 
 @torch.no_grad()
@@ -37,9 +38,11 @@ def update_dense(
     lr: float,
     betas: tuple[float, float],
     eps: float,
+    weight_decay: float = 0.0,
 ) -> None:
     """Take one AMSGrad step in place, all tensors of one shape; `step` counts from 1.
 
+    weight *= 1 - lr * weight_decay
     exp_avg = beta1 * exp_avg + (1 - beta1) * gradient
     exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * gradient ** 2
     max_exp_avg_sq = max(max_exp_avg_sq, exp_avg_sq)
@@ -49,6 +52,8 @@ def update_dense(
     beta1, beta2 = betas
     step_size, correction = lr / (1 - beta1**step), math.sqrt(1 - beta2**step)
     for w, g, m, v, most in _pieces(weight, gradient, exp_avg, exp_avg_sq, max_exp_avg_sq):
+        if weight_decay:
+            w.mul_(1 - lr * weight_decay)
         m.lerp_(g, 1 - beta1)
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         torch.maximum(most, v, out=most)
@@ -68,15 +73,17 @@ def update_rows(
     lr: float,
     betas: tuple[float, float],
     eps: float,
+    weight_decay: float = 0.0,
 ) -> None:
     """Take the step of `update_dense` in some rows of a table, and touch no other.
 
+    So a row is decayed in the steps whose gradient names it, and only in those.
     `rows` (nnz,) has no row twice; `gradient` (nnz, width) belongs to them.
     """
     tables = (weight, exp_avg, exp_avg_sq, max_exp_avg_sq)
     for here, g in _pieces(rows, gradient):
         w, *moments = pieces = [table.index_select(0, here) for table in tables]
-        update_dense(w, g, *moments, step=step, lr=lr, betas=betas, eps=eps)
+        update_dense(w, g, *moments, step=step, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         for table, piece in zip(tables, pieces, strict=True):
             table.index_copy_(0, here, piece)
 
@@ -90,6 +97,12 @@ class SparseAMSGrad(torch.optim.Optimizer):
     row. So when every step touches every row, and always for dense gradients, this is
     `torch.optim.Adam(amsgrad=True)` to float rounding. A parameter may change from one kind of
     gradient to the other.
+
+    `weight_decay` is decoupled (Loshchilov & Hutter 2019): in a step, weights are first multiplied by
+    1 - lr * weight_decay. Of a row-sparse gradient this too is for its rows alone: **a row is decayed in
+    the steps whose batch asks for it**, as often as it is learnt. That needs no state, and is the
+    penalty of each rating that matrix factorisation usually has. With every row touched it is
+    `torch.optim.AdamW(amsgrad=True)`.
 
     A gradient that is not finite raises FloatingPointError before anything has changed. The error
     names the parameter, if the optimizer was given `named_parameters()`, and the row, by
@@ -110,17 +123,24 @@ class SparseAMSGrad(torch.optim.Optimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, with `lr`, `betas` and `eps` of their own where given."""
+        """Add parameters, with `lr`, `betas`, `eps` and `weight_decay` of their own where given."""
         super().add_param_group(param_group)
         try:
             _check_group(self.param_groups[-1], len(self.param_groups) - 1)
         except Exception:
             self.param_groups.pop()
             raise
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a state; one from before there was `weight_decay` had none."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("weight_decay", 0.0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -177,7 +197,7 @@ class SparseAMSGrad(torch.optim.Optimizer):
         if not state:
             state = {"step": 0, **{key: torch.zeros_like(parameter) for key in MOMENTS}}
         _check_state(state, parameter, name)
-        options = {"step": int(state["step"]) + 1, **{key: group[key] for key in ("lr", "betas", "eps")}}
+        options = {"step": int(state["step"]) + 1, **{key: group[key] for key in OPTIONS}}
         assert parameter.grad is not None
         rows, gradient = _read(parameter.grad, name)
         shape = parameter.shape if rows is None else (len(rows), *parameter.shape[1:])
@@ -276,7 +296,7 @@ def _check_group(group: dict[str, Any], number: int) -> None:
     group["betas"] = tuple(real_number(beta, "betas") for beta in group["betas"])
     if len(group["betas"]) != 2 or not all(0 <= beta < 1 for beta in group["betas"]):
         raise ValueError(f"betas must be two numbers in [0, 1), got {group['betas']}")
-    for option in ("lr", "eps"):
+    for option in ("lr", "eps", "weight_decay"):
         group[option] = real_number(group[option], option)
         if group[option] < 0:
             raise ValueError(f"{option} must be at least 0, got {group[option]}")

@@ -90,7 +90,7 @@ def test_a_run_says_what_rounding_its_embeddings_cost(capsys, tmp_path):
 
 
 def test_the_end_says_how_many_lookups_were_of_rows_never_trained(capsys, tmp_path, strangers):
-    printed = output(capsys, *train(tmp_path / "run", data=strangers)).out
+    printed = output(capsys, *train(tmp_path / "run", "--no-unknown-dropout", data=strangers)).out
     assert (
         "unknown values: training never saw those of 100.0% of the lookups in test of user,\n" in printed
     )
@@ -123,10 +123,11 @@ def test_clicks_are_learnt_with_unknown_dropout_unless_the_paper_is_asked_for(ca
         config = tomllib.loads((tmp_path / name / "config.toml").read_text())
         return config["preset"], config["unknown_dropout"], "unknown dropout: ids become" in said
 
-    assert trained_with("default") == ("clicks", True, True)
-    assert trained_with("paper", "--preset", "ctr") == ("ctr", False, False)
-    assert trained_with("off", "--no-unknown-dropout") == ("clicks", False, False)
-    assert trained_with("on", "--preset", "ctr", "--unknown-dropout") == ("ctr", True, True)
+    assert trained_with("default") == ("auto", True, True)
+    assert trained_with("paper", "--preset", "ctr") == ("paper-ctr", False, False)
+    assert trained_with("earlier", "--preset", "clicks") == ("clicks", True, True)
+    assert trained_with("off", "--no-unknown-dropout") == ("auto", False, False)
+    assert trained_with("on", "--preset", "paper-ctr", "--unknown-dropout") == ("paper-ctr", True, True)
 
 
 def test_flags_go_before_the_config_file(capsys, tmp_path):
@@ -135,7 +136,7 @@ def test_flags_go_before_the_config_file(capsys, tmp_path):
     output(capsys, "train", "--config", file, "--epochs", "1", "--out", tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["epochs"], summary["seed"], summary["base_dim"]) == (1, 5, 4)
-    assert summary["batch_size"] == 2**15
+    assert (summary["preset"], summary["batch_size"]) == ("auto", 32)  # 800 rows
 
 
 def test_resume_goes_on_with_more_epochs_and_says_when_there_is_nothing_to_do(capsys, tmp_path):
@@ -205,7 +206,7 @@ def test_a_run_that_exists_is_kept_and_so_is_a_folder_that_is_none(capsys, train
     message = output(capsys, *train(trained), code=2).err
     assert "exists already; --resume continues it, --overwrite replaces it" in message
     message = output(capsys, "train", "--resume", "--out", trained, "--lr", "0.7", code=2).err
-    assert "was started with lr=0.01, not 0.7" in message
+    assert "was started with lr=0.001, not 0.7" in message
     assert content(trained) == before
     (tmp_path / "thesis.tex").write_text("years")
     message = output(capsys, *train(tmp_path, "--overwrite"), code=2).err
@@ -240,7 +241,7 @@ def test_divergence_is_one_line_and_exit_code_1(capsys, tmp_path, monkeypatch):
     printed = output(capsys, *train(tmp_path / "run", "--checkpoint-every", "2"), code=1)
     last = printed.err.splitlines()[-1]
     assert last.startswith("mixdim: training diverged after step 5: the loss is nan; the last good")
-    assert "step-00000004. A smaller lr than 0.01 may help" in last
+    assert "step-00000004. A smaller lr than 0.001, or table_lr than 0.01, may help" in last
     assert "Traceback" not in printed.err
 
 

@@ -1,4 +1,4 @@
-"""With every row touched it is AMSGrad, as PyTorch's Adam does it."""
+"""With every row touched it is AMSGrad, as PyTorch's Adam does it, and AdamW with weight decay."""
 
 import copy
 
@@ -10,16 +10,18 @@ from mixdim.optim import SparseAMSGrad
 from row_gradients import MOMENTS, generator_of, row_sparse, table_of
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.7])
 @pytest.mark.parametrize("kind", ["dense", "coalesced", "uncoalesced", "by turns"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(torch.float32, {"rtol": 1e-5, "atol": 1e-6}), (torch.float64, {"rtol": 1e-12, "atol": 1e-13})],
 )
-def test_with_every_row_touched_it_is_amsgrad(kind, dtype, tolerance):
+def test_with_every_row_touched_it_is_amsgrad(kind, dtype, tolerance, weight_decay):
     mine, theirs = table_of(7, 3, dtype=dtype), table_of(7, 3, dtype=dtype)
-    options = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6}
+    options = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": weight_decay}
     optimizer = SparseAMSGrad([mine], **options)
-    reference = torch.optim.Adam([theirs], amsgrad=True, **options)
+    kind_of_adam = torch.optim.AdamW if weight_decay else torch.optim.Adam
+    reference = kind_of_adam([theirs], amsgrad=True, **options)
     generator = generator_of(1)
     for number in range(200):
         # Gradients that shrink, so that the maximum of the second moment outlives the moment.
@@ -40,8 +42,8 @@ def test_with_every_row_touched_it_is_amsgrad(kind, dtype, tolerance):
 
 def test_tables_of_many_pieces_are_the_same(monkeypatch):
     monkeypatch.setattr("mixdim.optim.PIECE", 10)  # three rows of three numbers at a time
-    test_with_every_row_touched_it_is_amsgrad("dense", torch.float64, {})
-    test_with_every_row_touched_it_is_amsgrad("uncoalesced", torch.float64, {})
+    test_with_every_row_touched_it_is_amsgrad("dense", torch.float64, {}, 0.7)
+    test_with_every_row_touched_it_is_amsgrad("uncoalesced", torch.float64, {}, 0.7)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (0, 3), (3, 0), (2, 3, 4)])

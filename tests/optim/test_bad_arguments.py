@@ -21,6 +21,7 @@ from row_gradients import table_of
         ({"betas": (0.9,)}, ValueError, r"betas must be two .* got \(0\.9,\)"),
         ({"betas": (0.9, math.nan)}, ValueError, "betas must be finite, got nan"),
         ({"eps": -1e-8}, ValueError, "eps must be at least 0, got -1e-08"),
+        ({"weight_decay": -0.1}, ValueError, r"weight_decay must be at least 0, got -0\.1"),
     ],
 )
 def test_options_are_checked_for_all_and_for_each_group(options, error, message):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mixdim
+from mixdim import kernels
 from mixdim.optim import SparseAMSGrad
 from row_gradients import MOMENTS, generator_of, row_sparse, table_of
 
@@ -21,10 +22,11 @@ seeds = st.integers(0, 2**32 - 1)
 class SlowAMSGrad:
     """One table as lists of Python floats, one number after the other, as the formula says."""
 
-    def __init__(self, table, lr, betas, eps):
+    def __init__(self, table, lr, betas, eps, weight_decay):
         self.weight = table.tolist()
         self.m, self.v, self.most = ([[0.0] * len(row) for row in self.weight] for _ in range(3))
         self.step_count, self.lr, self.betas, self.eps = 0, lr, betas, eps
+        self.kept = 1 - lr * weight_decay
 
     def step(self, gradient_of_row):
         self.step_count += 1
@@ -35,7 +37,8 @@ class SlowAMSGrad:
                 v = self.v[row][i] = beta2 * self.v[row][i] + (1 - beta2) * g * g
                 most = self.most[row][i] = max(self.most[row][i], v)
                 denom = math.sqrt(most) / math.sqrt(1 - beta2**self.step_count) + self.eps
-                self.weight[row][i] -= self.lr / (1 - beta1**self.step_count) * m / denom
+                step = self.lr / (1 - beta1**self.step_count) * m / denom
+                self.weight[row][i] = self.kept * self.weight[row][i] - step
 
 
 @settings(max_examples=60)
@@ -44,13 +47,15 @@ class SlowAMSGrad:
     st.integers(1, 4),
     st.lists(st.lists(st.integers(0, 7), max_size=12), min_size=1, max_size=8),
     st.sampled_from([(0.9, 0.999), (0.0, 0.5), (0.5, 0.0)]),
+    st.sampled_from([0.0, 0.3, 4.0]),
     st.booleans(),
     seeds,
 )
-def test_they_follow_the_formula_number_by_number(rows, width, steps, betas, coalesced, seed):
+def test_they_follow_the_formula_number_by_number(rows, width, steps, betas, decay, coalesced, seed):
     table, generator = table_of(rows, width, seed), generator_of(seed)
-    optimizer = SparseAMSGrad([table], lr=0.1, betas=betas, eps=1e-3)
-    slow = SlowAMSGrad(table.detach(), lr=0.1, betas=betas, eps=1e-3)
+    options = {"lr": 0.1, "betas": betas, "eps": 1e-3, "weight_decay": decay}
+    optimizer = SparseAMSGrad([table], **options)
+    slow = SlowAMSGrad(table.detach(), **options)
     for ids in steps:
         ids = [i % rows for i in ids]  # rows may come twice: their gradients add up
         values = torch.randn(len(ids), width, generator=generator, dtype=torch.float64)
@@ -67,9 +72,10 @@ def test_they_follow_the_formula_number_by_number(rows, width, steps, betas, coa
     assert optimizer.state[table]["step"] == len(steps)
 
 
-def test_the_others_keep_weights_and_moments_bit_for_bit():
+@pytest.mark.parametrize("weight_decay", [0.0, 2.0])
+def test_the_others_keep_weights_and_moments_bit_for_bit(weight_decay):
     table = table_of(10, 3, dtype=torch.float32)
-    optimizer = SparseAMSGrad([table], lr=0.1)
+    optimizer = SparseAMSGrad([table], lr=0.1, weight_decay=weight_decay)
     table.grad = torch.randn(10, 3, generator=generator_of(0))
     optimizer.step()
     before = [table.detach().clone(), *(optimizer.state[table][m].clone() for m in MOMENTS)]
@@ -95,6 +101,39 @@ def test_a_row_of_zeros_is_touched_and_decays():
     optimizer.step()
     assert table[0] == before[0]
     assert table[1] < before[1]
+
+
+def test_weight_decay_takes_a_share_of_the_rows_that_a_gradient_names():
+    """Gradients of zero from the first step on leave the decay alone."""
+    tables = [table_of(5, 3), table_of(5, 3, dtype=torch.float32)]
+    for table in tables:
+        before = table.detach().clone()
+        optimizer = SparseAMSGrad([table], lr=0.1, weight_decay=2.0)
+        for _ in range(3):
+            table.grad = row_sparse([1, 4], torch.zeros(2, 3, dtype=table.dtype), (5, 3))
+            optimizer.step()
+        torch.testing.assert_close(table.detach()[[1, 4]], before[[1, 4]] * 0.8**3)
+        assert torch.equal(table[[0, 2, 3]], before[[0, 2, 3]])
+
+
+@pytest.mark.skipif(not kernels.available(), reason="without kernels PyTorch does it")
+def test_weight_decay_has_the_same_bits_with_any_number_of_threads():
+    rows, threads = torch.randperm(20_000, generator=generator_of(0))[:9_000].sort().values, []
+    before = torch.get_num_threads()
+    try:
+        for number in (1, 2, 3, 7):
+            torch.set_num_threads(number)
+            sparse, dense = (table_of(20_000, 5, dtype=torch.float32) for _ in range(2))
+            optimizer = SparseAMSGrad([sparse, dense], lr=0.1, weight_decay=0.3)
+            for seed in range(3):
+                dense.grad = torch.randn(20_000, 5, generator=generator_of(seed))
+                sparse.grad = row_sparse(rows, dense.grad[rows], (20_000, 5))
+                optimizer.step()
+            assert torch.equal(sparse[rows], dense[rows])
+            threads.append(torch.stack([sparse.detach(), dense.detach()]))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(threads[0], other) for other in threads[1:])
 
 
 def test_an_empty_gradient_counts_as_a_step_and_changes_no_row():

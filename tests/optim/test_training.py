@@ -131,6 +131,22 @@ def test_groups_have_options_of_their_own():
     assert torch.equal(frozen, table_of(4, 2))
 
 
+def test_a_state_from_before_weight_decay_has_none():
+    table, gradient = table_of(3, 2), table_of(3, 2, seed=1).detach()
+    optimizer = SparseAMSGrad([table])
+    table.grad = gradient
+    optimizer.step()
+    saved = optimizer.state_dict()
+    del saved["param_groups"][0]["weight_decay"]
+    other = nn.Parameter(table.detach().clone())
+    again = SparseAMSGrad([other], weight_decay=0.5)
+    again.load_state_dict(copy.deepcopy(saved))
+    other.grad = gradient
+    optimizer.step()
+    again.step()
+    assert torch.equal(table, other)
+
+
 def test_a_closure_is_evaluated_with_gradients_and_its_loss_returned():
     table = nn.Embedding(5, 2, sparse=True)
     optimizer = SparseAMSGrad(table.parameters(), lr=0.1)

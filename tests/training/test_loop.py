@@ -9,7 +9,7 @@ from torch import nn
 import mixdim
 from fitted_guesses import OPTIONS, Guess, journal, saved_steps
 from mixdim.data import Dataset
-from mixdim.training import Checkpoints, evaluate, load_weights, loop, preset, tasks
+from mixdim.training import Checkpoints, auto_options, evaluate, load_weights, loop, tasks
 from training_data import OwnModel, clicks, clicks_with_bags, ratings, raw_bytes, small_model
 
 
@@ -178,9 +178,9 @@ def test_a_model_that_returns_a_column_is_refused():
         mixdim.fit(Column(ratings()), ratings(), options=OPTIONS)
 
 
-def test_the_presets_of_the_task_are_the_default():
-    fitted = mixdim.fit(Guess(), clicks())
-    assert fitted.steps == 1
+def test_if_nothing_is_said_the_options_are_chosen_from_the_data():
+    fitted = mixdim.fit(Guess(), clicks(), epochs=2)
+    assert fitted.steps == 2 * 27  # 857 rows in batches of 32, not one batch of 4096
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -197,7 +197,7 @@ def test_only_training_batches_have_ids_that_became_unknown(monkeypatch, wanted)
     assert set(told) == {("train", True if wanted else None), ("validation", None), ("test", None)}
 
 
-def test_clicks_get_unknown_dropout_by_default_and_data_of_ones_own_does_not(monkeypatch):
+def test_data_gets_unknown_dropout_by_default_and_data_of_ones_own_does_not(monkeypatch):
     seen = []
     monkeypatch.setattr(loop, "Schedule", lambda rows, options: seen.append(options) or 1 / 0)
     own = SimpleNamespace(**{name: getattr(clicks(), name) for name in ("task", "splits", "counts")})
@@ -205,7 +205,8 @@ def test_clicks_get_unknown_dropout_by_default_and_data_of_ones_own_does_not(mon
     for data in (clicks(), own):
         with pytest.raises(ZeroDivisionError):
             mixdim.fit(Guess(), data)
-    assert seen == [preset("clicks"), preset("ctr")]
+    chosen = auto_options("binary", 857)
+    assert seen == [replace(chosen, unknown_dropout=True), chosen]
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):

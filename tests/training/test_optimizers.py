@@ -116,6 +116,44 @@ def test_amsgrad_on_a_dense_model_is_that_of_pytorch():
         torch.testing.assert_close(mine.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_weight_decay_is_that_of_adamw_for_all_but_the_biases_of_layers():
+    dataset = ratings()
+    mine, theirs = OwnModel(dataset, dropout=0.0), OwnModel(dataset, dropout=0.0)
+    decaying = NamedOptimizer("amsgrad", mine, lr=0.05, weight_decay=0.5)
+    take_steps(mine, dataset, decaying.step, count=20)
+    matrices = [parameter for parameter in theirs.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in theirs.parameters() if parameter.dim() == 1]
+    assert matrices
+    assert vectors
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=0.05, weight_decay=0.5, amsgrad=True)
+    take_steps(theirs, dataset, adamw.step, count=20)
+    for name, expected in theirs.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_name", MODELS)
+def test_with_its_own_rate_an_embedding_has_the_decay_of_that_rate(model_name):
+    """Of a model without gradients but zeros only the decay is left."""
+    model = small_model(model_name, MODELS[model_name]())
+    before, tables = copy.deepcopy(model.state_dict()), embedding_parameters(model)
+    optimizer = NamedOptimizer("amsgrad", model, lr=0.01, table_lr=0.04, weight_decay=5.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        kept = 0.8 if name in tables else 0.95 if parameter.dim() > 1 else 1.0
+        torch.testing.assert_close(parameter.detach(), before[name] * kept)
+
+
+@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd"])
+def test_the_optimizers_of_pytorch_refuse_weight_decay(name):
+    with pytest.raises(
+        ValueError, match=f"must be 0 with optimizer '{name}', .*amsgrad has it, got 0.1"
+    ):
+        NamedOptimizer(name, nn.Linear(2, 1), lr=0.1, weight_decay=0.1)
+
+
 def test_adam_is_sparse_adam_for_the_tables_and_adam_for_the_rest():
     dataset = ratings()
     mine, theirs = (OwnModel(dataset, sparse=True, dropout=0.0) for _ in range(2))

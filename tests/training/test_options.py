@@ -2,11 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from mixdim.training import options_for, preset
+from mixdim.training import preset
+from mixdim.training.tasks import task_of
 
 
-def test_presets_are_the_protocols_of_the_paper():
-    ctr, cf = preset("ctr"), preset("cf")
+def test_presets_are_the_protocols_of_the_paper_and_have_their_earlier_names():
+    ctr, cf = preset("paper-ctr"), preset("paper-cf")
+    assert (ctr, cf) == (preset("ctr"), preset("cf"))
     assert (ctr.optimizer, ctr.lr, ctr.batch_size, ctr.epochs) == ("amsgrad", 1e-3, 4096, 1)
     assert ctr.patience is None
     assert (cf.optimizer, cf.lr, cf.batch_size, cf.epochs) == ("amsgrad", 1e-2, 32768, 100)
@@ -17,16 +19,6 @@ def test_our_preset_for_clicks_is_the_papers_with_unknown_dropout():
     assert preset("clicks") == replace(preset("ctr"), unknown_dropout=True)
     assert not preset("ctr").unknown_dropout
     assert not preset("cf").unknown_dropout
-
-
-def test_clicks_whose_unknown_values_no_training_row_has_get_our_preset():
-    assert options_for("binary", ["user"]) == preset("clicks")
-    assert options_for("rating", ["user"]) == preset("cf")
-
-
-def test_the_task_chooses_the_preset():
-    assert options_for("binary") == preset("ctr")
-    assert options_for("rating") == preset("cf")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +34,9 @@ def test_the_task_chooses_the_preset():
         ({"checkpoint_every": -3}, "checkpoint_every must be at least 1, got -3"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"table_lr": 0.0}, "table_lr must be above 0, got 0.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0 and below 1 / .* = 100, got -1"),
+        ({"weight_decay": 20.0, "table_lr": 0.05}, "weight_decay must be .* below .* = 20, got 20"),
+        ({"weight_decay": 0.1, "optimizer": "sgd"}, "weight_decay must be 0 with optimizer 'sgd'"),
         ({"unknown_dropout": 1}, "unknown_dropout must be true or false, got 1"),
     ],
 )
@@ -57,7 +52,10 @@ def test_an_option_of_the_wrong_kind_is_named(change):
 
 
 def test_unknown_presets_and_tasks_are_answered_with_the_choices():
-    with pytest.raises(ValueError, match="preset must be one of ctr, cf, clicks, got 'nlp'"):
+    choices = "auto, paper-ctr, paper-cf, clicks"
+    with pytest.raises(ValueError, match=f"preset must be one of {choices}, got 'nlp'"):
         preset("nlp")
     with pytest.raises(ValueError, match="task must be one of binary, rating, got 'ranking'"):
-        options_for("ranking")
+        task_of("ranking")
+    with pytest.raises(ValueError, match=r"preset auto is chosen from the data: auto_options\("):
+        preset("auto")

@@ -18,7 +18,7 @@ from training_data import OwnModel, ratings, raw_bytes
     "change",
     [
         *({"lr": 0.01}, {"optimizer": "adam"}, {"batch_size": 10}, {"seed": 1}, {"shuffle": False}),
-        *({"unknown_dropout": True}, {"table_lr": 0.5}),
+        *({"unknown_dropout": True}, {"table_lr": 0.5}, {"weight_decay": 0.1}),
     ],
 )
 def test_another_option_is_refused_with_both_values(tmp_path, change):

@@ -6,7 +6,7 @@ import torch
 
 from mixdim.data.folder import TASKS as TASKS_OF_DATA
 from mixdim.experiments.runs.models import MODELS
-from mixdim.training import metrics, options_for, preset
+from mixdim.training import metrics, preset
 from mixdim.training.tasks import BINARY, RATING, TASKS, task_of
 
 CLICK_METRICS = ("log_loss", "accuracy", "auc", "calibration", "calibration_error")
@@ -22,7 +22,7 @@ def test_every_task_of_a_prepared_folder_is_known_by_its_name():
 
 @pytest.mark.parametrize("task", TASKS.values())
 def test_what_a_task_names_is_there(task):
-    assert options_for(task.name) == preset(task.preset)
+    assert preset(task.paper_preset).optimizer == "amsgrad"
     assert task.default_model in MODELS
     assert set(task.curve_metrics) < task.metrics.keys() - {task.objective}
 

@@ -87,6 +87,9 @@ def sweep(
             help=f"Of widths: {FILL}, which spends what rounding leaves; integer, power_of_two."
         ),
     ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="auto, chosen from the data, or paper-ctr, paper-cf: the paper's.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of more options, as `mixdim train` takes.")
     ] = None,
@@ -114,7 +117,7 @@ def sweep(
     for option in SET_BY_THE_SWEEP:
         if getattr(more, option) is not None:
             raise ValueError(f"{config}: a sweep sets {option} itself")
-    said = {"model": model, "bands": parse_bands(bands), "rounding": rounding}
+    said = {"model": model, "bands": parse_bands(bands), "rounding": rounding, "preset": preset}
     told = config_of(said).over(more)
     if plot is not None:
         from mixdim.experiments.figures.drawing import check_picture, save_figure

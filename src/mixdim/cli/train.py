@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from mixdim.cli.outcome import stopped_by
 from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
 from mixdim.printing import align
+
+if TYPE_CHECKING:
+    from mixdim.experiments.runs.config import RunConfig
 
 # polars is an extra: each command imports what it needs when it runs.
 
@@ -25,6 +28,8 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --data criteo --base-dim 8 --budget 4MB --bands octaves --min-dim 0 --out run`
 - `mixdim train --data criteo --method cut --base-dim 4 --budget 4MB --out run`
 - `mixdim train --data criteo --plan plan.json --out run`
+- `mixdim train --data ml-1m --model mf --base-dim 16 --tune --out run`
+- `mixdim train --data criteo --base-dim 16 --preset paper-ctr --out run`
 - `mixdim train --resume --out run`
 """
 ABOUT_MODEL, ABOUT_WIDTHS, ABOUT_TRAINING = "Model", "Widths", "Training (defaults: the preset)"
@@ -50,14 +55,22 @@ def train(
     model: Annotated[
         str | None, _option(ABOUT_MODEL, "dlrm (for clicks), mf or ncf (for ratings).")
     ] = None,
-    bottom: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths below: 512,256,64.")] = None,
-    top: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths above: 512,256.")] = None,
+    bottom: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths below: 64,32.")] = None,
+    top: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths above: 64,32.")] = None,
     hidden: Annotated[str | None, _option(ABOUT_MODEL, "NCF: hidden widths: 128,128,32.")] = None,
     biases: Annotated[
         bool | None, _option(ABOUT_MODEL, "MF: a number for each user and item.", "--biases/--no-biases")
     ] = None,
     mean: Annotated[
         bool | None, _option(ABOUT_MODEL, "MF, NCF: start from the mean target.", "--mean/--no-mean")
+    ] = None,
+    first_order: Annotated[
+        bool | None,
+        _option(
+            ABOUT_MODEL,
+            "DLRM: also a weight for each id and number.",
+            "--first-order/--no-first-order",
+        ),
     ] = None,
     init: Annotated[str | None, _option(ABOUT_MODEL, "xavier, he_fan_in or he_fan_out.")] = None,
     quantise: Annotated[
@@ -83,12 +96,15 @@ def train(
     plan: Annotated[Path | None, _option(ABOUT_WIDTHS, "A saved plan, instead of all these.")] = None,
     preset: Annotated[
         str | None,
-        _option(ABOUT_TRAINING, "ctr or cf, the paper's; clicks, ctr with --unknown-dropout; by data."),
+        _option(ABOUT_TRAINING, "auto, chosen from the data, or paper-ctr, paper-cf: the paper's."),
     ] = None,
     optimizer: Annotated[str | None, _option(ABOUT_TRAINING, "amsgrad, adam, adagrad or sgd.")] = None,
     lr: Annotated[float | None, _option(ABOUT_TRAINING, "Learning rate.")] = None,
     table_lr: Annotated[
         float | None, _option(ABOUT_TRAINING, "Learning rate of the embeddings; --lr if not given.")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, _option(ABOUT_TRAINING, "Decoupled, of rows as they are asked for; 0: none.")
     ] = None,
     batch_size: Annotated[int | None, _option(ABOUT_TRAINING, "Samples a step.")] = None,
     epochs: Annotated[int | None, _option(ABOUT_TRAINING, "At most.")] = None,
@@ -112,6 +128,10 @@ def train(
             "--unknown-dropout/--no-unknown-dropout",
         ),
     ] = None,
+    tune: Annotated[
+        bool,
+        _option(ABOUT_TRAINING, "First try 5 weight decays, and take the best in validation.", "--tune"),
+    ] = False,
     seed: Annotated[int | None, _option(ABOUT_TRAINING, "Decides everything that is random.")] = None,
     slice_by: Annotated[
         str | None, _option(ABOUT_TRAINING, "Feature whose popularity cuts the metrics.")
@@ -129,7 +149,7 @@ def train(
         "data": None if data is None else str(data),
         "plan": None if plan is None else str(plan),
         "quantise": quantise,
-        **{"model": model, "biases": biases, "mean": mean, "init": init},
+        **{"model": model, "biases": biases, "mean": mean, "init": init, "first_order": first_order},
         **{
             name: _widths(text, name)
             for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))
@@ -137,6 +157,7 @@ def train(
         **{"temperature": temperature, "base_dim": base_dim, "budget": budget},
         **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim, "method": method},
         **{"preset": preset, "optimizer": optimizer, "lr": lr, "table_lr": table_lr},
+        "weight_decay": weight_decay,
         **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},
         **{"evaluations_per_epoch": evaluations_per_epoch, "checkpoint_every": checkpoint_every},
         **{"seed": seed, "slice_by": slice_by, "tensorboard": tensorboard},
@@ -147,10 +168,19 @@ def train(
     from mixdim.training import Stopped
 
     options = config_of(given).over(RunConfig() if config is None else read_config(config))
+    tuned = None
+    if tune:
+        options, tuned = _tuned(options, out, resume=resume, overwrite=overwrite)
     try:
         with progress_bars(unit="samples") as progress:
             run = train_run(
-                options, out, resume=resume, overwrite=overwrite, progress=progress, echo=typer.echo
+                options,
+                out,
+                resume=resume,
+                overwrite=overwrite,
+                progress=progress,
+                echo=typer.echo,
+                tuned=tuned,
             )
     except Stopped as stopped:
         line = f"{stopped}; continue with: mixdim train --resume --out {quote(str(out))}"
@@ -179,6 +209,24 @@ def evaluate(
     typer.echo(
         json.dumps(found, indent=2) if as_json else _metrics_table({f"{split}, {weights}": found})
     )
+
+
+def _tuned(
+    options: RunConfig, out: Path, *, resume: bool, overwrite: bool
+) -> tuple[RunConfig, dict[str, Any]]:
+    """Search for the weight decay; trials that an earlier call finished are not made again."""
+    from mixdim.experiments.runs.folder import make_run_folder
+    from mixdim.experiments.sweeps.sweep import SweepStopped
+    from mixdim.experiments.sweeps.tune import tune_weight_decay
+
+    if out.exists():
+        make_run_folder(out, resume=resume, overwrite=overwrite)  # say now what would be said later
+    try:
+        with progress_bars(slow="runs") as progress:
+            found = tune_weight_decay(options, out, progress=progress, echo=typer.echo)
+    except SweepStopped as stopped:
+        raise stopped_by(stopped.signal_name, f"{stopped}; the same command goes on") from None
+    return found.config, found.tried
 
 
 def _widths(text: str | None, name: str) -> list[int] | None:
@@ -217,7 +265,12 @@ def _results(summary: dict[str, Any]) -> str:
     if "embedding_bytes" in summary:  # not of a run that was finished before there was this
         kind = summary["quantise"] or "float32"
         cost += f"; embeddings of {format_bytes(summary['embedding_bytes'])} in {kind}"
-    return "\n".join([table, "", cost, *best_possible, *advice_after(summary)])
+    tuning = summary.get("tuning")
+    searched = [] if tuning is None else [
+        f"weight decay {tuning['chosen']['weight_decay']:g} was chosen of {len(tuning['tried'])} that "
+        "were tried, by validation alone"
+    ]  # fmt: skip
+    return "\n".join([table, "", cost, *searched, *best_possible, *advice_after(summary)])
 
 
 def _metrics_table(results: dict[str, dict[str, Any]]) -> str:

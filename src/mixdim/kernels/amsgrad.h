@@ -13,13 +13,14 @@ constexpr float kLargestFloat = FLT_MAX;
 constexpr int64_t kChunk = 4096;  // numbers of a dense parameter that are updated together
 
 // One parameter, laid out by optimizer.py: the rows that `gradient` (count, width) belongs to, or null for
-// all of it; the state of the parameter's shape, `limit` rows; and the numbers of the step.
+// all of it; the state of the parameter's shape, `limit` rows; and the numbers of the step, `kept` that which
+// weight decay leaves of a weight.
 struct Update {
   const int64_t* rows;
   const float* gradient;
   int64_t count, width, limit;
   float *weight, *mean, *square, *largest;
-  double step_size, rest1, beta2, correction2_sqrt, eps;
+  double step_size, rest1, beta2, correction2_sqrt, eps, kept;
 };
 
 // Whether the rows rise and are rows of the parameter: a row that came twice would be two threads' at once.
@@ -40,7 +41,7 @@ inline void prefetch_row(const Update& update, int64_t at) {
   }
 }
 
-// The same operations, in the same order, as torch.optim.Adam(amsgrad=True).
+// The same operations, in the same order, as torch.optim.AdamW(amsgrad=True), and without decay as Adam.
 inline void amsgrad(const Update& update, const float* gradient, int64_t length, int64_t at) {
   float* __restrict weight = update.weight + at;
   float* __restrict mean = update.mean + at;
@@ -48,6 +49,10 @@ inline void amsgrad(const Update& update, const float* gradient, int64_t length,
   float* __restrict largest = update.largest + at;
   const float step_size = update.step_size, rest1 = update.rest1, beta2 = update.beta2, eps = update.eps;
   const float rest2 = 1.0 - update.beta2, correction2_sqrt = update.correction2_sqrt;
+  const float kept = update.kept;
+  if (kept != 1.0f) {  // a loop of its own, so that weights without decay are rounded as they always were
+    for (int64_t i = 0; i < length; ++i) weight[i] *= kept;
+  }
   for (int64_t i = 0; i < length; ++i) {
     const float g = gradient[i];
     mean[i] += rest1 * (g - mean[i]);

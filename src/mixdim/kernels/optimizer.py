@@ -13,7 +13,7 @@ from mixdim.kernels.library import call, outside_of_graphs
 
 # The struct Update of amsgrad.h.
 _PLACES = ("rows", "gradient", "count", "width", "limit", "weight", "mean", "square", "largest")
-_NUMBERS = ("step_size", "rest1", "beta2", "correction2_sqrt", "eps")
+_NUMBERS = ("step_size", "rest1", "beta2", "correction2_sqrt", "eps", "kept")
 UPDATE = np.dtype([(n, np.int64) for n in _PLACES] + [(n, np.float64) for n in _NUMBERS])
 
 
@@ -32,6 +32,7 @@ def update_struct(
     lr: float,
     betas: tuple[float, float],
     eps: float,
+    weight_decay: float = 0.0,
 ) -> tuple[float, ...]:
     """Describe the step of one parameter, or of its `rows`, to the kernel."""
     beta1, beta2 = betas
@@ -48,6 +49,7 @@ def update_struct(
         beta2,
         math.sqrt(1 - beta2**step),
         eps,
+        1 - lr * weight_decay,
     )
 
 

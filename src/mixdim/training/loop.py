@@ -9,7 +9,7 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 from torch.autograd import backward
 
+from mixdim.training.auto import auto_options
 from mixdim.training.checkpoints import Checkpoints
 from mixdim.training.clock import Clock
 from mixdim.training.devices import device_of, to_device
@@ -41,7 +42,7 @@ from mixdim.training.resumption import (
 )
 from mixdim.training.schedule import Schedule
 from mixdim.training.signals import StopRequests
-from mixdim.training.tasks import options_for, task_of
+from mixdim.training.tasks import task_of
 
 log = logging.getLogger("mixdim.training")
 
@@ -92,9 +93,10 @@ def fit(
     returns one number per sample: a logit if `dataset.task` is "binary", a rating if it is "rating".
     Batches are moved to the device of its first parameter.
 
-    - `options`: how to train; if not given, the paper's protocol for the task, with `unknown_dropout`
-      for clicks that have features in `dataset.untrained_unknown`. Single options can be changed by
-      name: `fit(model, dataset, epochs=3, lr=1e-3)`; see `TrainingOptions`.
+    - `options`: how to train; if not given, what `mixdim.training.auto_options` chooses for the task
+      and the number of rows, with `unknown_dropout` for data that has features in
+      `dataset.untrained_unknown`. Single options can be changed by name:
+      `fit(model, dataset, epochs=3, weight_decay=0.1)`; see `TrainingOptions`.
     - `out`: folder for `metrics.jsonl` and `checkpoint/`. Without it nothing is written, and nothing
       can be resumed.
     - `resume`: continue what is in `out` (or start, if nothing is there yet).
@@ -113,7 +115,7 @@ def fit(
     (2, ['middle', 'popular', 'rare'])
     """
     if options is None:
-        options = options_for(dataset.task, getattr(dataset, "untrained_unknown", ()))
+        options = _chosen(dataset, changes)
     options = replace(options, **changes)
     if resume and out is None:
         raise ValueError("resume needs out, the folder of the run to continue")
@@ -123,6 +125,17 @@ def fit(
             raise FileExistsError(f"{out} holds a run already; resume=True continues it")
         run.begin(resume=resume)
         return run.finish()
+
+
+def _chosen(data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
+    """What is done if nobody says how to train, as far as the optimizer and rate that are said allow."""
+    return auto_options(
+        task_of(data.task).name,
+        max(1, num_rows(data, "train")),
+        untrained_unknown=getattr(data, "untrained_unknown", ()),
+        optimizer=changes.get("optimizer", "amsgrad"),
+        lr=changes.get("lr"),
+    )
 
 
 @dataclass
@@ -143,7 +156,11 @@ class _Run:
         self.slice_by = feature_to_slice_by(self.data, self.options.slice_by)
         self.task, self.device = task_of(self.data.task), device_of(self.model)
         self.optimizer = NamedOptimizer(
-            self.options.optimizer, self.model, lr=self.options.lr, table_lr=self.options.table_lr
+            self.options.optimizer,
+            self.model,
+            lr=self.options.lr,
+            table_lr=self.options.table_lr,
+            weight_decay=self.options.weight_decay,
         )
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.saved_step: int | None = None
@@ -238,9 +255,11 @@ class _Run:
             if self.saved_path is None
             else f"the last good checkpoint is {self.saved_path}"
         )
+        table_lr = self.options.table_lr
+        of_tables = "" if table_lr is None else f", or table_lr than {table_lr:g},"
         return DivergedError(
             f"training diverged after step {self.state.step}: {what}; {good}. "
-            f"A smaller lr than {self.options.lr:g} may help"
+            f"A smaller lr than {self.options.lr:g}{of_tables} may help"
         )
 
     def _evaluation_is_due(self) -> bool:

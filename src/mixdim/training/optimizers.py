@@ -22,15 +22,18 @@ Named = list[tuple[str, nn.Parameter]]
 class OptimizerKind:
     """An optimizer that a run can name.
 
-    - `parts(parameters, sparse, lr)`: PyTorch's optimizers for the parameters, of which those named in
-      `sparse` get row-sparse gradients.
+    - `parts(parameters, sparse, lr, weight_decay)`: PyTorch's optimizers for the parameters, of which
+      those named in `sparse` get row-sparse gradients.
     - `state`: what it keeps of a parameter, each as large as that, beside a count of steps.
     - `from_the_start`: whether it does so before the parameter's first gradient.
+    - `decays`: whether it can have a weight decay other than 0. PyTorch's have none for row-sparse
+      gradients.
     """
 
-    parts: Callable[[Named, set[str], float], list[Optimizer]]
+    parts: Callable[[Named, set[str], float, float], list[Optimizer]]
     state: tuple[str, ...] = ()
     from_the_start: bool = False
+    decays: bool = False
 
     @property
     def copies(self) -> int:
@@ -43,7 +46,11 @@ class OptimizerKind:
         return {STEP, *self.state} if self.state else set()
 
 
-def _adam(parameters: Named, sparse: set[str], lr: float) -> list[Optimizer]:
+def _amsgrad(parameters: Named, _: set[str], lr: float, weight_decay: float) -> list[Optimizer]:
+    return [SparseAMSGrad(parameters, lr=lr, weight_decay=weight_decay)]
+
+
+def _adam(parameters: Named, sparse: set[str], lr: float, _: float) -> list[Optimizer]:
     """PyTorch has no Adam for both kinds of gradient."""
     rows = [(name, parameter) for name, parameter in parameters if name in sparse]
     dense = [(name, parameter) for name, parameter in parameters if name not in sparse]
@@ -52,13 +59,23 @@ def _adam(parameters: Named, sparse: set[str], lr: float) -> list[Optimizer]:
 
 
 OPTIMIZERS = {
-    "amsgrad": OptimizerKind(lambda named, _, lr: [SparseAMSGrad(named, lr=lr)], MOMENTS),
+    "amsgrad": OptimizerKind(_amsgrad, MOMENTS, decays=True),
     "adam": OptimizerKind(_adam, ("exp_avg", "exp_avg_sq")),
     "adagrad": OptimizerKind(
-        lambda named, _, lr: [Adagrad(named, lr=lr)], ("sum",), from_the_start=True
+        lambda named, _, lr, __: [Adagrad(named, lr=lr)], ("sum",), from_the_start=True
     ),
-    "sgd": OptimizerKind(lambda named, _, lr: [SGD(named, lr=lr)]),
+    "sgd": OptimizerKind(lambda named, _, lr, __: [SGD(named, lr=lr)]),
 }
+
+
+def check_weight_decay(optimizer: str, weight_decay: float) -> None:
+    """Refuse a weight decay that an optimizer cannot do."""
+    if weight_decay and not OPTIMIZERS[optimizer].decays:
+        able = ", ".join(name for name, kind in OPTIMIZERS.items() if kind.decays)
+        raise ValueError(
+            f"weight_decay must be 0 with optimizer {optimizer!r}, as only {able} has it, "
+            f"got {weight_decay:g}"
+        )
 
 
 class NamedOptimizer:
@@ -68,21 +85,34 @@ class NamedOptimizer:
     can be written without pickle.
     """
 
-    def __init__(self, name: str, model: nn.Module, *, lr: float, table_lr: float | None = None) -> None:
-        """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another."""
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        *,
+        lr: float,
+        table_lr: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another.
+
+        The `weight_decay` is that of embeddings and matrices; an MLP's biases have none.
+        """
+        check_weight_decay(name, weight_decay)
         for module in model.modules():
             if isinstance(plan := getattr(module, "plan", None), Plan):
                 plan.check_trained()
         self.kind, self.parameters = OPTIMIZERS[name], dict(model.named_parameters())
-        sparse = sparse_parameters(model)
-        tables = set() if table_lr in (None, lr) else embedding_parameters(model)
-        named = list(self.parameters.items())
-        groups = [
-            ([one for one in named if one[0] not in tables], lr),
-            ([one for one in named if one[0] in tables], lr if table_lr is None else table_lr),
-        ]
+        sparse, tables = sparse_parameters(model), embedding_parameters(model)
+        groups: dict[tuple[float, float], Named] = {}
+        for one, parameter in self.parameters.items():
+            own_lr = table_lr if table_lr is not None and one in tables else lr
+            decay = weight_decay if one in tables or parameter.dim() > 1 else 0.0
+            groups.setdefault((own_lr, decay), []).append((one, parameter))
         self.parts = [
-            part for some, own in groups if some for part in self.kind.parts(some, sparse, own)
+            part
+            for (own, decay), some in groups.items()
+            for part in self.kind.parts(some, sparse, own, decay)
         ]
 
     def step(self) -> None:

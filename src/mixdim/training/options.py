@@ -1,16 +1,17 @@
-"""How to train: the paper's two protocols as presets, and ours. Knows nothing about models or data.
+"""How to train: the options, and the paper's two protocols as presets. Knows no models and no data.
 
 The paper, Sec. 5 and App. B: click-through rates are learnt in one epoch, ratings in up to 100 with
-early stopping; AMSGrad for both, and no regularisation. Ours departs from it in one point: clicks are
-learnt with some ids made unknown.
+early stopping; AMSGrad for both, and no regularisation. What is done if nobody says is in auto.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mixdim.arguments import WrongTypeError, positive_number, whole_number
-from mixdim.training.optimizers import OPTIMIZERS
+from mixdim.arguments import WrongTypeError, positive_number, real_number, whole_number
+from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
+
+AUTO = "auto"  # the preset that is chosen from the data
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class TrainingOptions:
       one at the end. Where they are does not change the result.
     - `slice_by`: the single-valued feature whose popularity cuts the metrics into thirds; None takes
       the one with most rows, or "item" if there is one.
+    - `weight_decay`: before a step, weights of embeddings and matrices are multiplied by
+      1 - learning rate * weight_decay; of tables, those rows that the batch asks for.
     - `unknown_dropout`: in training each id becomes its feature's unknown id with probability
       1 / (1 + its training count), so that the row which unseen ids get has learnt something.
     """
@@ -40,6 +43,7 @@ class TrainingOptions:
     slice_by: str | None = None
     unknown_dropout: bool = False
     table_lr: float | None = None
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -47,6 +51,7 @@ class TrainingOptions:
         positive_number(self.lr, "lr")
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")
+        self._check_weight_decay()
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):
             whole_number(getattr(self, name), name)
         for name in ("patience", "checkpoint_every"):
@@ -56,21 +61,43 @@ class TrainingOptions:
         if not isinstance(self.unknown_dropout, bool):
             raise WrongTypeError(f"unknown_dropout must be true or false, got {self.unknown_dropout!r}")
 
+    def _check_weight_decay(self) -> None:
+        most = 1 / max(self.lr, self.table_lr or 0.0)
+        if not 0 <= real_number(self.weight_decay, "weight_decay") < most:
+            raise ValueError(
+                f"weight_decay must be at least 0 and below 1 / learning rate = {most:g}, "
+                f"got {self.weight_decay:g}"
+            )
+        check_weight_decay(self.optimizer, self.weight_decay)
+
 
 # The paper's protocols. Four looks at the validation split show a learning curve within the one epoch.
 CTR = TrainingOptions("amsgrad", lr=1e-3, batch_size=2**12, epochs=1, evaluations_per_epoch=4)
 CF = TrainingOptions("amsgrad", lr=1e-2, batch_size=2**15, epochs=100, patience=5)
-PRESETS = {"ctr": CTR, "cf": CF, "clicks": replace(CTR, unknown_dropout=True)}
+PRESETS = {"paper-ctr": CTR, "paper-cf": CF, "clicks": replace(CTR, unknown_dropout=True)}
+ALIASES = {"ctr": "paper-ctr", "cf": "paper-cf"}  # their names in mixdim 0.1
 
 
 def preset(name: str) -> TrainingOptions:
-    """Return the paper's protocol for click-through rates ("ctr") or collaborative filtering ("cf").
+    """Return the paper's protocol for clicks ("paper-ctr") or collaborative filtering ("paper-cf").
 
-    "clicks" is "ctr" with `unknown_dropout`.
+    "clicks" is "paper-ctr" with `unknown_dropout`; "ctr" and "cf" are earlier names of the paper's.
+    What "auto" is depends on the data: `auto_options` chooses it.
 
-    >>> preset("cf").batch_size
+    >>> preset("paper-cf").batch_size
     32768
     """
-    if name not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
-    return PRESETS[name]
+    if preset_name(name) == AUTO:
+        raise ValueError("preset auto is chosen from the data: auto_options(task, train_rows)")
+    return PRESETS[preset_name(name)]
+
+
+def preset_name(name: str) -> str:
+    """The name of a preset by now, or the choices.
+
+    >>> preset_name("cf")
+    'paper-cf'
+    """
+    if name not in (AUTO, *PRESETS, *ALIASES):
+        raise ValueError(f"preset must be one of {', '.join((AUTO, *PRESETS))}, got {name!r}")
+    return ALIASES.get(name, name)

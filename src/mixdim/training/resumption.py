@@ -25,7 +25,7 @@ from mixdim.training.options import TrainingOptions
 log = logging.getLogger("mixdim.training")
 
 # What runs did before there was such an option: checkpoints of then do not have it.
-LATER_OPTIONS = {"unknown_dropout": False, "table_lr": None}
+LATER_OPTIONS = {"unknown_dropout": False, "table_lr": None, "weight_decay": 0.0}
 MAY_CHANGE = {"epochs", "patience", "checkpoint_every"}  # between a run and its resumption
 
 

@@ -22,7 +22,7 @@ class Schedule:
     """The steps of a run over `rows` samples; they count from 1, epochs and positions from 0.
 
     >>> from mixdim.training.options import preset
-    >>> schedule = Schedule(rows=10_000, options=preset("ctr"))
+    >>> schedule = Schedule(rows=10_000, options=preset("paper-ctr"))
     >>> schedule.steps_per_epoch, schedule.total_steps, schedule.samples_after(2)
     (3, 3, 8192)
     """

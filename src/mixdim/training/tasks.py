@@ -6,7 +6,7 @@ Knows nothing about models, but the name of the one to take if nobody says; noth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,6 @@ from mixdim.training.metrics import (
     mse,
     rmse,
 )
-from mixdim.training.options import TrainingOptions, preset
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,8 @@ class Task:
     - `rows(outputs, targets, name)`: both as float64 (rows,), or an error if they are not of this task.
     - `prediction(outputs)`: what an output says of the target.
     - `constant_output(mean_target)`: the output with the least loss, if it is the same for all rows.
-    - `preset`, `default_model`: what is taken if nothing is said.
-    - `untrained_unknown_preset`: the same of data with features whose row for unknown values no
-      training row asks for.
+    - `paper_preset`: the paper's protocol for it.
+    - `default_model`: what is taken if nothing is said.
     """
 
     name: str
@@ -55,8 +53,7 @@ class Task:
     rows: Callable[[Any, Any, str], Rows]
     prediction: Callable[[Tensor], Tensor]
     constant_output: Callable[[float], float]
-    preset: str
-    untrained_unknown_preset: str
+    paper_preset: str
     default_model: str
 
     @property
@@ -67,14 +64,6 @@ class Task:
         ('log_loss', 'mse')
         """
         return next(iter(self.metrics))
-
-    def preset_for(self, untrained_unknown: Collection[str]) -> str:
-        """The preset to take if nobody says, of data with such features.
-
-        >>> task_of("binary").preset_for(["user"]), task_of("binary").preset_for([])
-        ('clicks', 'ctr')
-        """
-        return self.untrained_unknown_preset if untrained_unknown else self.preset
 
     def measure(self, outputs: Any, targets: Any) -> dict[str, float | int | None]:
         """Return the number of rows and every metric; a metric that is undefined is None.
@@ -120,8 +109,7 @@ BINARY = Task(
     rows=labelled_rows,
     prediction=torch.sigmoid,
     constant_output=_logit,
-    preset="ctr",
-    untrained_unknown_preset="clicks",
+    paper_preset="paper-ctr",
     default_model="dlrm",
 )
 RATING = Task(
@@ -133,8 +121,7 @@ RATING = Task(
     rows=finite_rows,
     prediction=_itself,
     constant_output=_itself,
-    preset="cf",
-    untrained_unknown_preset="cf",
+    paper_preset="paper-cf",
     default_model="mf",
 )
 TASKS = {task.name: task for task in (BINARY, RATING)}
@@ -150,12 +137,3 @@ def task_of(name: str) -> Task:
     if name not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {name!r}")
     return TASKS[name]
-
-
-def options_for(task: str, untrained_unknown: Collection[str] = ()) -> TrainingOptions:
-    """Return the preset that fits a task: "ctr" for "binary", "cf" for "rating".
-
-    For "binary" it is "clicks" if the data has features whose row for unknown values no training row
-    asks for: `untrained_unknown` of a `mixdim.data.Dataset`.
-    """
-    return preset(task_of(task).preset_for(untrained_unknown))

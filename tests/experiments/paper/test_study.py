@@ -69,7 +69,8 @@ def test_protocols_hold_together(scale):
         assert set(protocol.few_dims) <= set(protocol.uniform_dims)
         assert (protocol.generated is None) == (scale == "paper")
         effective = protocol.config.effective(protocol.task, ["user"])
-        assert (effective.preset, effective.unknown_dropout) == (task_of(protocol.task).preset, False)
+        asked = task_of(protocol.task).paper_preset
+        assert (effective.preset, effective.unknown_dropout) == (asked, False)
         assert protocol.seeds >= {"smoke": 2, "small": 3, "paper": 5}[scale]
 
 

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from mixdim.experiments.runs.config import RunConfig, config_of, read_config
-from mixdim.training import preset
+from mixdim.training import auto_options, preset
 
 
 def written(tmp_path, text):
@@ -12,8 +14,8 @@ def written(tmp_path, text):
 
 def test_flags_go_before_the_file_and_the_file_before_the_preset(tmp_path):
     file = read_config(written(tmp_path, 'lr = 0.5\nepochs = 7\nmodel = "ncf"\nbase_dim = 4'))
-    config = config_of({"epochs": 9, "lr": None}).over(file).effective("rating")
-    assert (config.epochs, config.lr, config.batch_size) == (9, 0.5, preset("cf").batch_size)
+    config = config_of({"epochs": 9, "lr": None}).over(file).effective("rating", train_rows=40_000)
+    assert (config.epochs, config.lr, config.batch_size) == (9, 0.5, 256)
     assert (config.model, config.hidden, config.bands) == ("ncf", (128, 128, 32), 8)
 
 
@@ -24,47 +26,85 @@ def test_false_and_zero_are_said_and_none_is_not():
 
 
 @pytest.mark.parametrize(
-    ("task", "name", "model", "bands"), [("binary", "ctr", "dlrm", 1), ("rating", "cf", "mf", 8)]
+    ("task", "name", "model", "bands"),
+    [("binary", "paper-ctr", "dlrm", 1), ("rating", "paper-cf", "mf", 8)],
 )
-def test_what_was_not_said_is_the_protocol_of_the_paper(task, name, model, bands):
-    config = RunConfig(budget="1M").effective(task)
+def test_the_protocols_of_the_paper_have_their_names_and_earlier_ones(task, name, model, bands):
+    config = RunConfig(budget="1M", preset=name).effective(task)
     assert (config.preset, config.model, config.bands, config.temperature) == (name, model, bands, 0.3)
     assert config.training_options() == preset(name)
+    assert RunConfig(budget="1M", preset=name.removeprefix("paper-")).effective(task) == config
+    if model == "dlrm":
+        assert (config.bottom, config.top, config.first_order) == ((512, 256, 64), (512, 256), False)
 
 
-def test_only_clicks_with_unknown_values_that_no_training_row_has_are_learnt_with_dropout():
+@pytest.mark.parametrize(("task", "model"), [("binary", "dlrm"), ("rating", "mf")])
+def test_what_was_not_said_is_chosen_from_the_data_and_written_down(task, model):
+    config = RunConfig(budget="1M").effective(task, ["user"], train_rows=40_000)
+    assert (config.preset, config.model) == ("auto", model)
+    chosen = auto_options(task, 40_000, untrained_unknown=["user"])
+    assert config.training_options() == chosen
+    assert config.effective(task, train_rows=7) == config  # nothing is chosen again
+    told = {"epochs": 3, "weight_decay": 0.0, "patience": 0, "unknown_dropout": False}
+    changed = RunConfig(budget="1M", **told).effective(task, ["user"], train_rows=40_000)
+    assert {name: getattr(changed, name) for name in told} == told
+    with pytest.raises(ValueError, match="preset auto chooses from the data: say how many train_rows"):
+        RunConfig(budget="1M").effective(task)
+
+
+def test_dlrm_is_chosen_narrow_for_few_rows_and_has_first_order_weights_unless_bytes_are_compared():
+    few, many = (RunConfig(base_dim=8).effective("binary", train_rows=n) for n in (10**5, 10**8))
+    assert (few.bottom, few.top, few.first_order) == ((64, 32), (64, 32), True)
+    assert (many.bottom, many.top, many.first_order) == ((512, 256, 64), (512, 256), True)
+    method = RunConfig(method="cut", budget="9kB").effective("binary", train_rows=10**5)
+    assert method.first_order is False
+
+
+def test_an_optimizer_without_weight_decay_goes_without():
+    config = RunConfig(base_dim=8, optimizer="adagrad").effective("rating", train_rows=100)
+    assert config.training_options().weight_decay == 0
+    with pytest.raises(ValueError, match="weight_decay must be 0 with optimizer 'adagrad'"):
+        replace(config, weight_decay=0.1).training_options()
+
+
+def test_only_data_with_unknown_values_that_no_training_row_has_is_learnt_with_dropout():
     told = {"base_dim": 8}
-    found = RunConfig(**told).effective("binary", ["user"])
-    assert (found.preset, found.unknown_dropout) == ("clicks", True)
-    for config, task, untrained in [
-        (RunConfig(**told), "binary", []),
-        (RunConfig(**told, preset="ctr"), "binary", ["user"]),
-        (RunConfig(**told, unknown_dropout=False), "binary", ["user"]),
-        (RunConfig(**told), "rating", ["user"]),
-    ]:
-        assert config.effective(task, untrained).unknown_dropout is False
-    assert RunConfig(**told, unknown_dropout=True).effective("rating").unknown_dropout is True
-    assert found.training_options() == preset("clicks")
+    for task in ("binary", "rating"):
+        assert RunConfig(**told).effective(task, ["user"], train_rows=9).unknown_dropout is True
+        for config, untrained in [
+            (RunConfig(**told), []),
+            (RunConfig(**told, preset="paper-ctr"), ["user"]),
+            (RunConfig(**told, unknown_dropout=False), ["user"]),
+        ]:
+            assert config.effective(task, untrained, train_rows=9).unknown_dropout is False
+    assert (
+        RunConfig(**told, preset="cf", unknown_dropout=True).effective("rating").unknown_dropout is True
+    )
 
 
 def test_the_temperature_is_left_to_be_solved_from_budget_and_base_dim():
-    assert RunConfig(budget="1M", base_dim=8).effective("rating").temperature is None
-    assert RunConfig().effective("rating").temperature is None  # plan() says what is missing
-    assert RunConfig(base_dim=8, temperature=0.0).effective("rating").temperature == 0
+    def temperature(**told):
+        return RunConfig(preset="cf", **told).effective("rating").temperature
+
+    assert temperature(budget="1M", base_dim=8) is None
+    assert temperature() is None  # plan() says what is missing
+    assert temperature(base_dim=8, temperature=0.0) == 0
 
 
 def test_patience_0_never_stops_early():
-    assert RunConfig(base_dim=8, patience=0).effective("rating").training_options().patience is None
-    assert RunConfig(base_dim=8).effective("rating").training_options().patience == 5
+    told = RunConfig(base_dim=8, preset="cf")
+    assert replace(told, patience=0).effective("rating").training_options().patience is None
+    assert told.effective("rating").training_options().patience == 5
 
 
 @pytest.mark.parametrize("task", ["binary", "rating"])
 def test_an_effective_config_is_read_back_as_it_was(tmp_path, task):
     told = {"binary": {"bottom": (8, 4), "top": ()}, "rating": {"biases": True, "slice_by": "user"}}
-    config = RunConfig(data="/a b/ü", budget="2^15", lr=1e-3, **told[task]).effective(task)
+    config = RunConfig(data="/a b/ü", budget="2^15", lr=1e-3, **told[task])
+    config = config.effective(task, train_rows=1_000)
     again = read_config(written(tmp_path, config.to_toml()))
     assert again == config
-    assert again.effective(task) == config
+    assert again.effective(task, train_rows=5) == config
 
 
 def test_a_file_may_write_names_with_hyphens_and_a_budget_as_a_number(tmp_path):
@@ -102,8 +142,8 @@ def test_a_bad_file_is_named_with_what_is_wrong_in_it(tmp_path, text, message):
     [
         ({"model": "gbdt"}, "model must be one of dlrm, mf, ncf, got 'gbdt'"),
         ({"model": ""}, "model must be one of dlrm, mf, ncf, got ''"),
-        ({"preset": ""}, "preset must be one of ctr, cf, clicks, got ''"),
-        ({"preset": "nlp"}, "preset must be one of ctr, cf, clicks, got 'nlp'"),
+        ({"preset": ""}, "preset must be one of auto, paper-ctr, paper-cf, clicks, got ''"),
+        ({"preset": "nlp"}, "preset must be one of auto, paper-ctr, paper-cf, clicks, got 'nlp'"),
         ({"model": "mf", "hidden": (8,)}, "hidden is no option of model 'mf'; it has mean, biases"),
         ({"model": "dlrm", "biases": True}, "biases is no option of model 'dlrm'; it has bottom, top"),
     ],

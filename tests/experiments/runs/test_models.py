@@ -19,7 +19,7 @@ def built(config, dataset):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_options_of_a_model_are_options_of_a_run_and_have_defaults(name):
     assert MODELS[name].options.keys() <= {field.name for field in fields(RunConfig)}
-    effective = RunConfig(model=name, base_dim=4).effective("rating")
+    effective = RunConfig(model=name, base_dim=4, preset="paper-cf").effective("rating")
     for option, default in MODELS[name].options.items():
         assert default is not None
         assert getattr(effective, option) == default

@@ -17,7 +17,7 @@ from report_records import finished
 
 REPOSITORY = Path(__file__).parents[3]
 EARLIER = REPOSITORY / "tests" / "earlier_files"
-CONFIG = RunConfig(data="d", model="mf", temperature=0.3, base_dim=8).effective("rating")
+CONFIG = RunConfig(data="d", model="mf", preset="cf", temperature=0.3, base_dim=8).effective("rating")
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(RunConfig) if field.name != "plan"])
@@ -55,7 +55,7 @@ def test_a_plan_counts_by_its_content_not_by_its_place(tmp_path):
 
 def earlier_runs(data):
     """What tests/earlier_files/README.md says that the records are of."""
-    few = {"data": str(data / "ratings"), "epochs": 2, "batch_size": 256}
+    few = {"data": str(data / "ratings"), "preset": "paper-cf", "epochs": 2, "batch_size": 256}
     # The preset was not said then: it was the paper's, whatever the data.
     told = {"preset": "ctr", "temperature": 0.0, "base_dim": 2, "bottom": (4,), "top": (4,)}
     of_ncf = {"model": "ncf", "base_dim": 4, "hidden": (8, 4), "rounding": "integer"}
@@ -85,6 +85,14 @@ def test_a_sweep_finds_the_records_of_an_earlier_version_finished_and_trains_not
     assert file.read_bytes() == before
     failed = run_sweep([SweepRun(replace(earlier_runs(data)[1].config, model=None), 10)], file)
     assert [json.loads(line)["key"] for line in file.read_text().splitlines()].count(failed[0].key) == 2
+
+
+def test_a_preset_has_the_same_key_by_its_earlier_name():
+    for earlier, now in (("ctr", "paper-ctr"), ("cf", "paper-cf")):
+        one, other = replace(CONFIG, preset=earlier), replace(CONFIG, preset=now)
+        assert record_key(one, "f") == record_key(other, "f")
+        assert comparable(asdict(one)) == comparable(asdict(other))
+    assert record_key(CONFIG, "f") != record_key(replace(CONFIG, preset="auto"), "f")
 
 
 def test_every_option_has_its_place_in_the_key():
@@ -168,7 +176,10 @@ def test_a_run_with_a_plan_has_one_key_whichever_version_wrote_the_plan(path, tm
     again = tmp_path / "plan.json"
     replace(mixdim.Plan.load(path), made_by=rule_of(path)).save(again)
     assert json.loads(again.read_bytes())["version"] == 2
-    keys = {record_key(RunConfig(plan=str(plan)).effective("binary"), "f00d") for plan in (path, again)}
+    keys = {
+        record_key(RunConfig(plan=str(plan), preset="ctr").effective("binary"), "f00d")
+        for plan in (path, again)
+    }
     assert len(keys) == 1
 
 
@@ -185,5 +196,5 @@ def test_plans_that_differ_in_what_is_new_have_other_keys(tmp_path):
     for number, other in enumerate(others):
         path = tmp_path / f"{number}.json"
         other.save(path)
-        keys.add(record_key(RunConfig(plan=str(path)).effective("binary"), "f00d"))
+        keys.add(record_key(RunConfig(plan=str(path), preset="ctr").effective("binary"), "f00d"))
     assert len(keys) == len(others)

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from mixdim.cli.main import run
@@ -10,8 +12,9 @@ from mixdim.experiments.sweeps.table import sweep_table
 def record(temperature, parameters, validation, *, test=0.5, seed=0, data="/d", model="mf", loss="mse"):
     """A run with a given result."""
     task = {"mse": "rating", "log_loss": "binary"}[loss]
+    preset = {"rating": "cf", "binary": "ctr"}[task]
     told = RunConfig(data=data, model=model, temperature=temperature, base_dim=4, seed=seed)
-    config = {**vars(told.effective(task)), "model_budget": parameters}
+    config = {**vars(told.over(RunConfig(preset=preset)).effective(task)), "model_budget": parameters}
     summary = {
         **{"temperature": temperature, "base_dim": 4, "num_parameters": parameters, "seconds": 2.0},
         "embedding_parameters": parameters - 10,
@@ -125,21 +128,35 @@ def test_folders_that_each_seed_has_of_its_own_are_one_data_set():
 def test_the_command_names_what_differs_from_the_defaults():
     one = record(0.3, 5, 0.7, data="/my data")
     assert train_command(one) == (
-        "mixdim train --data '/my data' --model mf --temperature 0.3 --base-dim 4 --out run"
+        "mixdim train --data '/my data' --model mf --temperature 0.3 --base-dim 4 "
+        "--preset paper-cf --out run"
     )
     told = {"biases": False, "lr": 0.001, "seed": 2}
     one = record(0.3, 5, 0.7)
     one.config.update(told)
-    assert train_command(one).endswith(" --base-dim 4 --lr 0.001 --seed 2 --no-biases --out run")
+    assert train_command(one).endswith(" --preset paper-cf --lr 0.001 --seed 2 --no-biases --out run")
     one = record(0.0, 5, 0.7, loss="log_loss", model="dlrm")
     one.config.update(top=[8, 4])
     assert "--top 8,4" in train_command(one)
 
 
+def test_the_command_says_what_was_chosen_from_the_data():
+    """Chosen again, by another version or from more rows, it might be something else."""
+    one = record(0.3, 5, 0.7)
+    told = RunConfig(data="/d", model="mf", temperature=0.3, base_dim=4, seed=3)
+    config = told.effective("rating", train_rows=40_000)
+    one.config.update(vars(config))
+    words = train_command(one).split()
+    assert "--preset" not in words
+    given = dict(pairwise(words))
+    assert (given["--batch-size"], given["--epochs"], given["--seed"]) == ("256", "100", "3")
+    assert (given["--weight-decay"], given["--patience"]) == ("0.3", "20")
+    assert "--no-unknown-dropout" in words
+
+
 def test_the_command_says_whether_clicks_were_learnt_by_the_papers_preset():
-    """Not said, the preset would be what the data asks for."""
     one = record(0.0, 5, 0.7, loss="log_loss", model="dlrm")
-    assert train_command(one).endswith("--base-dim 4 --preset ctr --out run")
+    assert train_command(one).endswith("--base-dim 4 --preset paper-ctr --out run")
     one.config.update(preset="clicks", unknown_dropout=True)
     assert train_command(one).endswith("--base-dim 4 --preset clicks --out run")
     one.config.update(unknown_dropout=False)

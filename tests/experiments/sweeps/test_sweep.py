@@ -54,7 +54,7 @@ def test_clicks_are_learnt_with_unknown_dropout_unless_the_sweep_is_told_otherwi
     assert [run.config.unknown_dropout for run in asked] == [True, False, False]
     assert len({run.key for run in asked}) == 3
     solved = config_within(replace(config, base_dim=None), clicks(), 1_000_000)
-    assert (solved.preset, solved.unknown_dropout) == ("clicks", True)
+    assert (solved.preset, solved.unknown_dropout) == ("auto", True)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 0.9])
@@ -63,7 +63,7 @@ def test_the_solved_base_dim_is_the_one_that_trying_all_finds(model, temperature
     dataset = clicks() if model == "dlrm" else ratings()
     config = told(dataset, model=model, temperature=temperature, **SMALL[model])
     tried = {
-        base_dim: num_parameters(replace(config, base_dim=base_dim).effective(dataset.task), dataset)
+        base_dim: num_parameters(replace(config, base_dim=base_dim).effective_for(dataset), dataset)
         for base_dim in range(1, 50)
     }
     most = min(cost for base_dim, cost in tried.items() if base_dim >= 40)
@@ -72,7 +72,7 @@ def test_the_solved_base_dim_is_the_one_that_trying_all_finds(model, temperature
         solved = config_within(config, dataset, budget)
         assert solved.base_dim == max(b for b, cost in tried.items() if cost <= budget), budget
         assert (solved.budget, solved.temperature) == (None, temperature)
-        assert solved == solved.effective(dataset.task)
+        assert solved == solved.effective_for(dataset)
 
 
 @pytest.mark.parametrize("model", SMALL)
@@ -91,7 +91,7 @@ def test_filling_a_budget_of_the_whole_model_keeps_base_dim_and_leaves_less_than
 
 def test_a_budget_below_the_narrowest_model_says_the_smallest_feasible():
     config = told(model="ncf", hidden=(8, 4))
-    smallest = num_parameters(replace(config, base_dim=1).effective("rating"), ratings())
+    smallest = num_parameters(replace(config, base_dim=1).effective_for(ratings()), ratings())
     with pytest.raises(InfeasibleBudgetError, match=f"the smallest feasible is {smallest:,}, one for"):
         config_within(config, ratings(), smallest - 1)
     assert config_within(config, ratings(), smallest).base_dim == 1
@@ -135,7 +135,7 @@ def test_a_record_says_what_training_directly_says(file, tmp_path):
 
 
 def test_clicks_have_accuracy_in_their_curve(tmp_path):
-    config = told(clicks(), model="dlrm", base_dim=4, bottom=(8,), top=(8,)).effective("binary")
+    config = told(clicks(), model="dlrm", base_dim=4, bottom=(8,), top=(8,)).effective_for(clicks())
     record = train_and_measure(AskedRun(config, "key"), tmp_path / "run")
     assert all(point.keys() >= {"loss", "accuracy"} for point in record.curve)
     assert record.curve[-1]["loss"] == record.summary["validation"]["last"]["log_loss"]
@@ -145,7 +145,9 @@ def test_clicks_have_accuracy_in_their_curve(tmp_path):
 def test_measuring_a_run_opens_nothing_again(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "open_for", None)
     monkeypatch.setattr(Checkpoints, "newest", None)
-    record = train_and_measure(AskedRun(told(base_dim=4).effective("rating"), "key"), tmp_path / "run")
+    record = train_and_measure(
+        AskedRun(told(base_dim=4).effective_for(ratings()), "key"), tmp_path / "run"
+    )
     assert (record.key, record.status, record.train["rows"]) == ("key", "finished", 800)
 
 

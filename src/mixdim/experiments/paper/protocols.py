@@ -50,7 +50,7 @@ def paper() -> Scale:
     """
     ctr = Protocol(
         task="binary",
-        config=RunConfig(model="dlrm", preset="ctr", evaluations_per_epoch=16),
+        config=RunConfig(model="dlrm", preset="paper-ctr", evaluations_per_epoch=16),
         generated=None,
         uniform_dims=(2, 4, 8, 16, 32, 64),
         temperatures=(0.0, 0.1, 0.2, 0.3, 0.4),
@@ -62,7 +62,7 @@ def paper() -> Scale:
     mf = Protocol(
         task="rating",
         # A dot product, as the paper says. It rounds to powers of two for Criteo only.
-        config=RunConfig(model="mf", biases=False, rounding="integer"),
+        config=RunConfig(model="mf", preset="paper-cf", biases=False, rounding="integer"),
         generated=None,
         uniform_dims=(2, 4, 8, 16, 32, 64),
         temperatures=(0.0, 0.2, 0.4, 0.6, 0.8),
@@ -72,7 +72,8 @@ def paper() -> Scale:
         few_dims=(8,),
         bands=(2, 4, 8, 16, 32),
     )
-    return {"ctr": ctr, "mf": mf, "ncf": replace(mf, config=RunConfig(model="ncf", rounding="integer"))}
+    ncf = replace(mf, config=RunConfig(model="ncf", preset="paper-cf", rounding="integer"))
+    return {"ctr": ctr, "mf": mf, "ncf": ncf}
 
 
 def small() -> Scale:

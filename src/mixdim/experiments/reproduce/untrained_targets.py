@@ -80,7 +80,7 @@ def data_sets(studies: Studies) -> Made:
     rows = [
         (
             dataset.path.name,
-            task_of(dataset.task).preset.upper(),
+            task_of(dataset.task).paper_preset.removeprefix("paper-").upper(),
             f"{dataset.meta.num_rows:,}",
             f"{sum(dataset.cardinalities.values()):,}",
             ", ".join(models),

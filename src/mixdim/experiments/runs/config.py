@@ -15,13 +15,19 @@ from mixdim.experiments.runs.models import OPTIONS_OF_MODELS, model_named
 from mixdim.experiments.runs.rounded import check_rounding
 from mixdim.planning.from_counts import OCTAVES
 from mixdim.planning.methods import method_named, rounding_of
-from mixdim.training.options import TrainingOptions, preset
+from mixdim.training.auto import auto_options
+from mixdim.training.options import AUTO, TrainingOptions, preset, preset_name
 from mixdim.training.tasks import task_of
 
 if TYPE_CHECKING:
     from mixdim.data import Dataset
 
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
+# What the preset "auto" chooses from the data.
+CHOSEN_FROM_DATA = frozenset({
+    *("lr", "table_lr", "batch_size", "epochs", "patience", "evaluations_per_epoch", "weight_decay"),
+    *("unknown_dropout", "bottom", "top", "first_order"),
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,10 +63,12 @@ class RunConfig:
     bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of NCF's one
     top: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
+    first_order: bool | None = None  # DLRM: a weight for each id and number beside it
     mean: bool | None = None  # MF and NCF: whether the mean target is added to every score
     biases: bool | None = None  # MF: a number for each user and item
     tensorboard: bool | None = None
     table_lr: float | None = None  # of embeddings; not said, it is lr
+    weight_decay: float | None = None
     unknown_dropout: bool | None = None  # whether ids of training rows become unknown by chance
 
     def over(self, other: RunConfig) -> RunConfig:
@@ -73,13 +81,16 @@ class RunConfig:
 
     def effective_for(self, dataset: Dataset) -> RunConfig:
         """Fill in what was not said, for a data set."""
-        return self.effective(dataset.task, dataset.untrained_unknown)
+        start, stop = dataset.splits["train"]
+        return self.effective(dataset.task, dataset.untrained_unknown, train_rows=max(1, stop - start))
 
-    def effective(self, task: str, untrained_unknown: Collection[str] = ()) -> RunConfig:
-        """Fill in what was not said: the preset of the task, and the paper's settings.
+    def effective(
+        self, task: str, untrained_unknown: Collection[str] = (), *, train_rows: int | None = None
+    ) -> RunConfig:
+        """Fill in what was not said: the preset, and the paper's settings.
 
-        `untrained_unknown` are the features of the data whose row for unknown values no training row
-        asks for: clicks that have such features are learnt with `unknown_dropout`, by the preset.
+        The preset "auto" chooses from the number of `train_rows`, and from `untrained_unknown`, the
+        features of the data whose row for unknown values no training row asks for.
         """
         model_name = task_of(task).default_model if self.model is None else self.model
         model = model_named(model_name)
@@ -90,20 +101,35 @@ class RunConfig:
             widths = {}
         elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
-        preset_name = self.preset
-        if preset_name is None:
-            preset_name = task_of(task).preset_for(untrained_unknown)
-        training = preset(preset_name)
         for option in sorted((OPTIONS_OF_MODELS - model.options.keys()) & self.said().keys()):
             has = ", ".join(model.options)
             raise ValueError(f"{option} is no option of model {model_name!r}; it has {has}")
         check_rounding(self.quantise)
+        name = preset_name(AUTO if self.preset is None else self.preset)
+        own = dict(model.options)
+        if name != AUTO:
+            training = preset(name)
+        elif train_rows is None:
+            raise ValueError("preset auto chooses from the data: say how many train_rows it has")
+        else:
+            optimizer = self.optimizer or "amsgrad"
+            training = auto_options(
+                task,
+                train_rows,
+                untrained_unknown=untrained_unknown,
+                optimizer=optimizer,
+                lr=self.lr,
+            )
+            own |= model.auto(train_rows)
+            if self.method is not None and "first_order" in own:
+                own["first_order"] = False  # methods are compared by the bytes of embeddings alone
         defaults = RunConfig(
             model=model_name,
             temperature=temperature,
-            preset=preset_name,
+            preset=name,
             optimizer=training.optimizer,
             lr=training.lr,
+            table_lr=training.table_lr,
             batch_size=training.batch_size,
             epochs=training.epochs,
             patience=training.patience or 0,
@@ -112,12 +138,13 @@ class RunConfig:
             seed=training.seed,
             init="xavier",
             tensorboard=False,
+            weight_decay=training.weight_decay,
             unknown_dropout=training.unknown_dropout,
             quantise=None if self.method is None else rounding_of(self.method),
             **widths,
-            **model.options,
+            **own,
         )
-        return self.over(defaults)
+        return replace(self.over(defaults), preset=name)
 
     def _refuse_widths(self) -> None:
         """Refuse options that a plan or a method decides."""

@@ -4,6 +4,7 @@ config.toml      what was asked, every option
 plan.json        how blocks are stored; large orders of ids lie beside it
 metrics.jsonl    losses and validations as they came
 checkpoint/      the newest two states, and the best weights
+tuning.json      what was tried before, if its weight decay was searched for
 summary.json     how it ended
 """
 
@@ -16,6 +17,7 @@ from mixdim.experiments.runs.config import read_config
 from mixdim.files import make_folder
 
 CONFIG, PLAN, JOURNAL, SUMMARY = "config.toml", "plan.json", "metrics.jsonl", "summary.json"
+TUNING = "tuning.json"
 
 
 def make_run_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -42,7 +44,7 @@ def empty(folder: Path) -> None:
 
 def remove_unfinished(out: Path) -> None:
     """Remove what is left of files that a run was writing when it was killed."""
-    for name in (CONFIG, PLAN, SUMMARY):
+    for name in (CONFIG, PLAN, TUNING, SUMMARY):
         for left in out.glob(f".{name}.*"):
             left.unlink(missing_ok=True)
 

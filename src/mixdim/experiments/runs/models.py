@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
-from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
+from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering, WithFirstOrder
 from mixdim.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class RunModel:
 
     - `build(plan, given, **options)`: make it.
     - `options`: the options of a run that are its own, with their defaults.
+    - `auto(train_rows)`: those of the options that the preset "auto" chooses otherwise.
     - `bands`: into how many a feature is cut if nothing is said. The paper: one block a feature for
       clicks, 8 to 16 bands for ratings.
     - `reads(dataset)`: whether it can; `takes` says in words what it can.
@@ -46,11 +47,24 @@ class RunModel:
     bands: int
     reads: Callable[[Dataset], bool]
     takes: str
+    auto: Callable[[int], Mapping[str, Any]] = lambda train_rows: {}
 
 
-def _dlrm(plan: Plan, given: Given, *, bottom: tuple[int, ...], top: tuple[int, ...]) -> nn.Module:
+def _dlrm(
+    plan: Plan, given: Given, *, bottom: tuple[int, ...], top: tuple[int, ...], first_order: bool
+) -> nn.Module:
     embeddings = FeatureEmbeddings(plan, sparse=True, **given.drawn)
-    return DLRM(embeddings, num_dense=given.num_dense, bottom=bottom, top=top, **given.drawn)
+    model = DLRM(embeddings, num_dense=given.num_dense, bottom=bottom, top=top, **given.drawn)
+    if not first_order:
+        return model
+    sizes = {feature.name: feature.rows for feature in plan.features}
+    return WithFirstOrder(model, sizes, num_dense=given.num_dense, constant=given.mean)
+
+
+def _auto_dlrm(train_rows: int) -> dict[str, Any]:
+    """Few rows do not feed the paper's wide MLPs."""
+    narrow = {"bottom": (64, 32), "top": (64, 32)} if train_rows < MANY_ROWS else {}
+    return {**narrow, "first_order": True}
 
 
 def _mf(plan: Plan, given: Given, *, mean: bool, biases: bool) -> nn.Module:
@@ -76,9 +90,17 @@ def _pairs(dataset: Dataset) -> bool:
     return len(dataset.feature_names) == len(dataset.single_valued) == 2
 
 
+MANY_ROWS = 10_000_000  # from here on, DLRM's MLPs are as wide as the paper's
 PAIRS = "two features of one id each, such as user and item"
 MODELS = {
-    "dlrm": RunModel(_dlrm, {"bottom": (512, 256, 64), "top": (512, 256)}, 1, _any_data, "any features"),
+    "dlrm": RunModel(
+        _dlrm,
+        {"bottom": (512, 256, 64), "top": (512, 256), "first_order": False},
+        1,
+        _any_data,
+        "any features",
+        _auto_dlrm,
+    ),
     "mf": RunModel(_mf, {"mean": True, "biases": True}, 8, _pairs, PAIRS),
     "ncf": RunModel(_ncf, {"hidden": (128, 128, 32), "mean": True}, 8, _pairs, PAIRS),
 }

@@ -29,7 +29,7 @@ from mixdim.training.tasks import Task, task_of
 
 OPTIONS = (
     *("method", "bands", "rounding", "min_dim", "seed", "preset", "optimizer", "lr", "table_lr"),
-    *("batch_size", "epochs", "patience", "shuffle", "unknown_dropout", "init"),
+    *("weight_decay", "batch_size", "epochs", "patience", "shuffle", "unknown_dropout", "init"),
     *(field.name for field in fields(RunConfig) if field.name in OPTIONS_OF_MODELS),
 )
 

@@ -17,6 +17,7 @@ from mixdim.experiments.runs.folder import (
     CONFIG,
     PLAN,
     SUMMARY,
+    TUNING,
     empty,
     make_run_folder,
     remove_unfinished,
@@ -28,15 +29,20 @@ from mixdim.experiments.runs.summary import read_curve, read_summary, summarise
 from mixdim.experiments.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
 from mixdim.files import write_atomically
 from mixdim.locks import alone_at_work
+from mixdim.models import WithFirstOrder
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.methods import plan_by_method
 from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.training import evaluate, fit
+from mixdim.training.auto import in_words
 from mixdim.training.baselines import Baselines, baselines_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
+from mixdim.training.first_order import moments
+from mixdim.training.inputs import num_rows
 from mixdim.training.memory import available_memory
+from mixdim.training.options import AUTO, preset_name
 from mixdim.training.resumption import MAY_CHANGE
 from mixdim.training.tasks import task_of
 
@@ -54,10 +60,12 @@ def train_run(
     progress: Progress | None = None,
     echo: Echo = lambda line: None,
     known_baselines: Mapping[str, Baselines] | None = None,
+    tuned: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
     """Train as the config says, and keep everything in the folder `out`.
 
-    `known_baselines` were measured before, by the fingerprint of their data: they are not made again.
+    - `known_baselines` were measured before, by the fingerprint of their data: they are not made again.
+    - `tuned`: what was tried to find the config's weight decay; the summary tells of it.
     """
     if resume and overwrite:
         raise ValueError("give --resume or --overwrite, not both")
@@ -97,11 +105,17 @@ def train_run(
             empty(out)
         remove_unfinished(out)
         write_atomically(saved, config.to_toml())
+        if tuned is not None:
+            write_atomically(out / TUNING, json.dumps(tuned, indent=2) + "\n")
         plan.save(planned)
         torch.manual_seed(options.seed)
         mean = task.constant_output(dataset.mean_target)
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
+        if isinstance(model, WithFirstOrder):
+            model.standardise_by(*moments(dataset))
         echo(_opening_line(config, plan, model))
+        if config.preset == AUTO:
+            echo(f"preset auto: {in_words(options, num_rows(dataset, 'train'))}")
         if config.unknown_dropout:
             echo(_unknown_dropout_line(dataset.untrained_unknown))
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
@@ -118,6 +132,8 @@ def train_run(
         if baselines is None:
             baselines = baselines_of(dataset, progress=progress)
         summary = summarise(config, plan, model, fitted, dataset, baselines)
+        if (out / TUNING).is_file():  # also from before a resumption
+            summary["tuning"] = json.loads((out / TUNING).read_bytes())
         if config.quantise is not None:
             model = rounded(model, config.quantise)
             summary |= _measured_rounded(model, summary, out, dataset, progress)
@@ -188,6 +204,8 @@ def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
     for name, value in given.said().items():
         before = getattr(saved, name)
         now = str(Path(value).resolve()) if name in ("data", "plan") else value
+        if name == "preset" and before is not None:
+            now, before = preset_name(value), preset_name(before)
         if now != before and name not in MAY_CHANGE:
             raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
     return replace(given, data=None).over(saved)

@@ -19,6 +19,7 @@ from mixdim.planning.from_spectra import nearest_temperature
 from mixdim.planning.plan import Plan
 from mixdim.planning.plan_json import parse, to_document
 from mixdim.storages import Narrow
+from mixdim.training.options import ALIASES
 
 # The options of mixdim 0.1: its keys hash all of them, also those that are None. Never to be changed.
 FIRST_OPTIONS = (
@@ -35,7 +36,11 @@ LATER_OPTIONS: dict[str, Any] = {
     "min_dim": 1,
     "method": None,
     "quantise": None,
+    "weight_decay": 0.0,
+    "first_order": False,
 }
+# The names that presets had in the first keys.
+FIRST_PRESETS = {name: first for first, name in ALIASES.items()}
 # What mixdim 0.1 stated as the temperature of a plan, by the rule that made it.
 STATED_TEMPERATURE: dict[str, Callable[[Plan], float]] = {
     "power_law": lambda plan: plan.made_by["temperature"],
@@ -53,7 +58,8 @@ def record_key(config: RunConfig, fingerprint: str, *, model_budget: int | None 
     content does. `model_budget` is for a budget that no base_dim meets, so that the config has none.
 
     >>> from dataclasses import replace
-    >>> config = RunConfig(data="here", model="mf", temperature=0.3, base_dim=8).effective("rating")
+    >>> config = RunConfig(data="here", model="mf", preset="paper-cf", temperature=0.3, base_dim=8)
+    >>> config = config.effective("rating")
     >>> record_key(config, "f00d")
     '4e9996e41ea0ecc518130345e7270ad3'
     >>> record_key(config, "f00d") == record_key(replace(config, data="there"), "f00d")
@@ -81,7 +87,12 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, before in LATER_OPTIONS.items()
         if config.get(name) is None or canonical(config[name]) == canonical(before)
     }
-    return {name: value for name, value in config.items() if name not in nothing_new}
+    told = {name: value for name, value in config.items() if name not in nothing_new}
+    return told if "preset" not in told else {**told, "preset": _first_name(told["preset"])}
+
+
+def _first_name(preset: str | None) -> str | None:
+    return preset if preset is None else FIRST_PRESETS.get(preset, preset)
 
 
 def _plan_as_keys_know_it(path: Path) -> bytes:

@@ -11,11 +11,12 @@ from pathlib import Path
 from shlex import join
 from typing import Any, NamedTuple
 
-from mixdim.experiments.runs.config import RunConfig, config_of
+from mixdim.experiments.runs.config import CHOSEN_FROM_DATA, RunConfig, config_of
 from mixdim.experiments.sweeps.methods import UNIFORM, method_of, temperature_of
 from mixdim.experiments.sweeps.objective import common_task
 from mixdim.experiments.sweeps.records import Record, replicates
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
+from mixdim.training.options import AUTO
 
 
 class Spread(NamedTuple):
@@ -220,11 +221,10 @@ def train_command(record: Record, out: str = "run") -> str:
     assert record.summary is not None
     config = config_of({name: value for name, value in record.config.items() if name != "model_budget"})
     always = {"data", "model", "temperature", "base_dim", "budget", "method", "plan"}
-    task = common_task([record.summary])
-    if task.untrained_unknown_preset != task.preset:
-        always.add("preset")  # not said, it would be what the data asks for
+    # What was chosen from the data is said, so that the run is the same whatever would be chosen now.
+    always |= CHOSEN_FROM_DATA if config.preset == AUTO else {"preset"}
     told = RunConfig(**{name: value for name, value in config.said().items() if name in always})
-    defaults = told.effective(task.name)
+    defaults = told.effective(common_task([record.summary]).name, train_rows=1)
     words = ["mixdim", "train"]
     for name, value in config.said().items():
         if name in always or value != getattr(defaults, name):

@@ -1,0 +1,92 @@
+"""How to train if nobody says: chosen from the task and the size of the data. Knows nothing else.
+
+The rule was found by validation losses of MovieLens 1M, a sample of Criteo and generated ratings;
+docs/training.md has what it reaches, and benchmarks/defaults.py measures it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mixdim.arguments import whole_number
+from mixdim.training.optimizers import OPTIMIZERS
+from mixdim.training.options import TrainingOptions
+
+STEPS_AN_EPOCH = 100  # at least, as long as batches are not the smallest
+BATCH_SIZES = 32, 4096  # the smallest and the largest
+MOST_EPOCHS = {"binary": 20, "rating": 100}
+# Samples of all epochs together: from so many rows on, clicks are seen once and ratings five times.
+MOST_SAMPLES = {"binary": 20_000_000, "rating": 100_000_000}
+LEAST_EPOCHS = {"binary": 1, "rating": 5}
+# Rates of embeddings, and of all else: an MLP takes smaller steps than a table whose rows come rarely.
+TABLE_LR = {"binary": 3e-3, "rating": 1e-2}
+LR = 1e-3
+WEIGHT_DECAY = 0.3
+EVALUATIONS_PER_EPOCH = 4
+PATIENT_EPOCHS = {"binary": 2, "rating": 5}  # without improvement
+
+
+def auto_options(
+    task: str,
+    train_rows: int,
+    *,
+    untrained_unknown: Collection[str] = (),
+    optimizer: str = "amsgrad",
+    lr: float | None = None,
+) -> TrainingOptions:
+    """Choose how to train on so many rows.
+
+    - `untrained_unknown`: features of the data whose row for unknown values no training row asks for;
+      if there are any, ids become unknown by chance.
+    - `optimizer`: one that has no weight decay goes without.
+    - `lr`: a learning rate that was said is that of all, embeddings included.
+
+    >>> small, large = auto_options("binary", 40_000), auto_options("binary", 40_000_000)
+    >>> (small.batch_size, small.epochs), (large.batch_size, large.epochs)
+    ((256, 20), (4096, 1))
+    """
+    rows = whole_number(train_rows, "train_rows")
+    decays = optimizer in OPTIMIZERS and OPTIMIZERS[optimizer].decays
+    decays = decays and (lr is None or lr * WEIGHT_DECAY < 1)  # with more, weights would change sign
+    return TrainingOptions(
+        optimizer,
+        lr=LR if lr is None else lr,
+        table_lr=TABLE_LR[task] if lr is None else None,
+        batch_size=batch_size_for(rows),
+        epochs=max(LEAST_EPOCHS[task], min(MOST_EPOCHS[task], MOST_SAMPLES[task] // rows)),
+        patience=PATIENT_EPOCHS[task] * EVALUATIONS_PER_EPOCH,
+        evaluations_per_epoch=EVALUATIONS_PER_EPOCH,
+        weight_decay=WEIGHT_DECAY if decays else 0.0,
+        unknown_dropout=bool(untrained_unknown),
+    )
+
+
+def batch_size_for(rows: int) -> int:
+    """The largest power of two that leaves 100 steps an epoch, from 32 to 4096.
+
+    >>> batch_size_for(1_000), batch_size_for(40_000), batch_size_for(800_000)
+    (32, 256, 4096)
+    """
+    least, most = BATCH_SIZES
+    power = 1 << (max(1, rows // STEPS_AN_EPOCH).bit_length() - 1)
+    return min(most, max(least, power))
+
+
+def in_words(options: TrainingOptions, train_rows: int) -> str:
+    """What is done and why, in one line.
+
+    >>> in_words(auto_options("binary", 40_000), 40_000)  # doctest: +ELLIPSIS
+    'batches of 256, so 40,000 rows give 157 steps an epoch; at most 20 epochs, stopped after 8 ...'
+    """
+    steps = -(-train_rows // options.batch_size)
+    stop = (
+        "never stopped early"
+        if options.patience is None
+        else f"stopped after {options.patience} evaluations ({options.evaluations_per_epoch} an epoch) "
+        "without improvement"
+    )
+    epochs = f"{options.epochs} epoch" + ("s" if options.epochs > 1 else "")
+    return (
+        f"batches of {options.batch_size:,}, so {train_rows:,} rows give {steps:,} steps an epoch; "
+        f"at most {epochs}, {stop}, best weights kept; weight decay {options.weight_decay:g}"
+    )
