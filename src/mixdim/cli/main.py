@@ -14,6 +14,7 @@ from mixdim import kernels
 from mixdim.cli import data as cli_data
 from mixdim.cli import report as cli_report
 from mixdim.cli import reproduce as cli_reproduce
+from mixdim.cli import serving as cli_serving
 from mixdim.cli import sweep as cli_sweep
 from mixdim.cli import theory as cli_theory
 from mixdim.cli import train as cli_train
@@ -208,6 +209,8 @@ app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --js
 app.command(epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`")(
     cli_train.predict
 )
+app.command(epilog=cli_serving.EXPORT_EXAMPLES)(cli_serving.export)
+app.command("bench-serving", epilog=cli_serving.BENCH_EXAMPLES)(cli_serving.bench_serving)
 app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)
 app.command(epilog=cli_sweep.RECOMMEND_EXAMPLES)(cli_sweep.recommend)
 app.command(epilog=cli_reproduce.REPRODUCE_EXAMPLES)(cli_reproduce.reproduce)

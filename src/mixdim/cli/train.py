@@ -12,6 +12,7 @@ import typer
 from mixdim.cli.outcome import stopped_by
 from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
+from mixdim.cli.serving import predict_with_file
 from mixdim.printing import align
 
 # polars is an extra: each command imports what it needs when it runs.
@@ -188,7 +189,13 @@ def predict(
     split: Split = "test",
     weights: Weights = "best",
 ) -> None:
-    """Write a trained model's predictions: columns row, prediction and target."""
+    """Write a trained model's predictions: columns row, prediction and target.
+
+    Instead of a run, it takes a file that `mixdim export` wrote as ONNX.
+    """
+    if run.is_file():
+        predict_with_file(run, data, out, split=split)
+        return
     from mixdim.experiments.runs.trained import predict_run
 
     with progress_bars(unit="samples") as progress:

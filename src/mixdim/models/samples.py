@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mixdim.kernels import exporting
 from mixdim.planning.plan import UnknownFeatureError
 
 
@@ -80,6 +81,8 @@ def _check_bags(name: str, values: Tensor, offsets: Tensor, *, batch_size: int) 
             f"offsets of feature {name!r} must have shape ({batch_size + 1},), one more than the batch, "
             f"got {tuple(offsets.shape)}"
         )
+    if exporting():  # a graph cannot depend on numbers; its runtime takes what it is given
+        return
     if int(offsets[0]) != 0 or int(offsets[-1]) != len(values):
         raise ValueError(
             f"offsets of feature {name!r} must rise from 0 to the number of values {len(values)}, "
