@@ -1,6 +1,5 @@
 """Whole models in ONNX Runtime and as .pt2, against themselves."""
 
-import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -112,12 +111,11 @@ def test_plain_embeddings_and_clicks_by_factorisation():
 
 
 def test_a_pt2_file_answers_with_torch_alone_and_carries_no_data(tmp_path):
-    """In a process that cannot find mixdim; batches of one sample too, bags included."""
+    """In a process that cannot import mixdim; batches of one sample too, bags included."""
     cases = {
         "dlrm": (dlrm(), {"unknown": {"user": 1, "item": 2, "tags": 3}}, False),
         "bags": (dlrm(), {"bags": ["tags"], "quantise": "int8"}, True),
         "mf": (rating_model("mf with biases"), {}, True),
-        "ncf": (rating_model("ncf"), {}, True),
     }
     expected = {}
     for name, (model, options, bags) in cases.items():
@@ -128,17 +126,11 @@ def test_a_pt2_file_answers_with_torch_alone_and_carries_no_data(tmp_path):
             inputs = [batch.ids, batch.dense, *batch.bags.get("tags", ())]
             inputs = inputs if isinstance(model, DLRM) else inputs[:1]
             expected[f"{name} {size}"] = inputs, said_by(told, batch)
-    assert model.user_embedding.check_ids
-    assert model.user_embedding.sparse
+    assert (model.user_embedding.check_ids, model.user_embedding.sparse) == (True, True)  # as before
     torch.save(expected, tmp_path / "expected.pt")
     script = """
 import sys, torch
-try:
-    import mixdim
-except ImportError:
-    pass
-else:
-    sys.exit("mixdim is there")
+sys.modules["mixdim"] = None  # to import it would be an error
 for name, (inputs, expected) in torch.load("expected.pt").items():
     program = torch.export.load(name.split()[0] + ".pt2")
     assert not any(bool(t.any()) for t in program.example_inputs[0] if t.dim() == 2), name
@@ -149,14 +141,12 @@ for name, (inputs, expected) in torch.load("expected.pt").items():
         except IndexError:
             print("refused")
 """
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
     )
     assert done.stdout == "refused\n", done.stderr[-2000:]
 

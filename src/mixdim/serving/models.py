@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
+from mixdim.layer.mixed_tables import MixedTables
 from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
 from mixdim.models.dlrm import LearnedVector
 from mixdim.models.rating_model import RatingModel
@@ -49,17 +50,11 @@ def graph_of(model: nn.Module, asked: Asked) -> Graph:
         case MixedDimEmbedding():
             layer = embedded(model)
             graph.output(_one_table(graph, layer, asked), "vectors", (BATCH, layer.base_dim))
-        case _:
-            raise ValueError(
-                "model must be a DLRM, MatrixFactorization or NeuralCollaborativeFiltering of "
-                f"mixdim.models, or a mixdim layer, got {type(model).__name__}; torch.onnx.export takes "
-                "others, with layers that have check_ids=False"
-            )
     return graph
 
 
 def feature_rows(model: nn.Module) -> dict[str, int]:
-    """The rows of each feature that a model reads, by name."""
+    """The rows of each feature that a model reads, by name; an error if it is no model to export."""
     match model:
         case RatingModel():
             sides = {"user": model.user_embedding, "item": model.item_embedding}
@@ -69,8 +64,14 @@ def feature_rows(model: nn.Module) -> dict[str, int]:
             return {name: side.rows[0] for name, side in zip(named, both.values(), strict=True)}
         case DLRM():
             layer = embedded(model.get_submodule("embeddings"))
-        case _:
+        case MixedTables():
             layer = embedded(model)
+        case _:
+            raise ValueError(
+                "model must be a DLRM, MatrixFactorization or NeuralCollaborativeFiltering of "
+                f"mixdim.models, or a mixdim layer, got {type(model).__name__}; torch.onnx.export takes "
+                "others, with layers that have check_ids=False"
+            )
     return dict(zip(layer.names, layer.rows, strict=True))
 
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from mixdim.arguments import whole_number
 from mixdim.data import Batch, Dataset
+from mixdim.data.folder import SPLITS
 from mixdim.experiments.runs.exported import (
     Predict,
     export_run,
@@ -52,6 +53,8 @@ def export_and_measure(
     **options: Any,
 ) -> None:
     """Export a run, see `export_run`, and say what came out, line by line."""
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     opened, dataset = export_run(run, out, **options)
     for path in (*files_of(out), vocabulary_path(out)):
         echo(f"{path}: {format_bytes(path.stat().st_size)}")
