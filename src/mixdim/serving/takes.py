@@ -122,7 +122,9 @@ class QuantisedGroup(Group):
         else:
             scale = graph.add("Gather", scale_of, graph.add("Div", self._values(graph, first), group))
         whole = (
-            self._codes8(graph, codes, rows) if self._bits == 8 else self._codes4(graph, codes, first)
+            self._codes8(graph, codes, rows)
+            if self._bits == 8
+            else self._codes4(graph, codes, rows, first)
         )
         return graph.add("Mul", whole, graph.cast(scale, np.float32))
 
@@ -130,16 +132,23 @@ class QuantisedGroup(Group):
         table = graph.weights(codes.view(-1, self.width))
         return graph.cast(graph.add("Gather", table, rows), np.float32)
 
-    def _codes4(self, graph: Graph, codes: Tensor, first: str) -> str:
+    def _codes4(self, graph: Graph, codes: Tensor, rows: str, first: str) -> str:
         """Two codes a byte, the first in the lower half, each plus 8."""
         fifteen, four, two = graph.constant(15, np.uint8), graph.constant(4, np.uint8), graph.constant(2)
-        values = self._values(graph, first)
-        byte = graph.add("Gather", graph.weights(codes), graph.add("Div", values, two))
-        is_even = graph.add("Equal", graph.add("Mod", values, two), graph.constant(0))
-        low = graph.add("BitwiseAnd", byte, fifteen)
-        high = graph.add("BitShift", byte, four, direction="RIGHT")
-        half = graph.cast(graph.add("Where", is_even, low, high), np.float32)
-        return graph.add("Sub", half, graph.constant(8, np.float32))
+        if self.width % 2 == 0:  # a row is whole bytes
+            byte = graph.add("Gather", graph.weights(codes.view(-1, self.width // 2)), rows)
+            byte = graph.add("Unsqueeze", byte, graph.constant([-1]))
+            low = graph.add("BitwiseAnd", byte, fifteen)
+            high = graph.add("BitShift", byte, four, direction="RIGHT")
+            half = graph.reshape(graph.concat([low, high], axis=-1), [0, 0, self.width])
+        else:
+            values = self._values(graph, first)
+            byte = graph.add("Gather", graph.weights(codes), graph.add("Div", values, two))
+            is_even = graph.add("Equal", graph.add("Mod", values, two), graph.constant(0))
+            low = graph.add("BitwiseAnd", byte, fifteen)
+            high = graph.add("BitShift", byte, four, direction="RIGHT")
+            half = graph.add("Where", is_even, low, high)
+        return graph.add("Sub", graph.cast(half, np.float32), graph.constant(8, np.float32))
 
     def _values(self, graph: Graph, first: str) -> str:
         """The number of each value of rows that begin with value `first`: (...) -> (..., width)."""

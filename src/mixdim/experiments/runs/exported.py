@@ -99,18 +99,18 @@ def export_run(
 
 def vocabularies(dataset: Dataset) -> dict[str, Any]:
     """Which id each value of each feature has, as JSON: see docs/serving.md."""
-    entries = []
+    is_criteo, entries = dataset.meta.options.get("format") == "criteo", []
     for number, feature in enumerate(dataset.meta.features):
         table = pl.read_parquet(dataset.path / vocabulary_file(number)).sort("id")
         is_missing = (table["kind"] == "missing").arg_true()
         entries.append({
             "name": feature.name,
+            "kind": "hexadecimal" if is_criteo else "plain",  # how values are written in raw files
             "bag": feature.bag,
             "unknown": feature.out_of_vocabulary,
             "missing": int(is_missing[0]) if len(is_missing) else feature.out_of_vocabulary,
             "values": table["value"].to_list(),  # by id; null for the two above
         })  # fmt: skip
-    is_criteo = dataset.meta.options.get("format") == "criteo"
     return {
         "format": "mixdim.vocabulary",
         "version": 1,
