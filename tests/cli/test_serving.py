@@ -9,6 +9,7 @@ import pytest
 
 from commands import complaint, output
 from mixdim.cli.main import run
+from mixdim.experiments.runs import serving_times
 from training_data import clicks, clicks_with_bags, ratings
 
 pytest.importorskip("onnxruntime", reason="pip install 'mixdim[serve]'")
@@ -132,12 +133,19 @@ def test_predict_refuses_what_does_not_fit_with_one_line(capsys, tmp_path, runs)
     assert not out.exists()
 
 
-def test_bench_serving_times_every_way(capsys, runs):
-    options = ("--data", ratings().path, "--batches", "1,7", "--seconds", "0.01", "--json")
-    found = json.loads(output(capsys, "bench-serving", runs / "mf", *options).out)
-    ways = ["eager", "torch.onnx", "float32", "int8", "int4"]
+def test_bench_serving_times_every_way(capsys, runs, monkeypatch):
+    def not_today(*_):
+        raise RuntimeError("no such operator\nand more")
+
+    monkeypatch.setattr(serving_times, "_by_torch", not_today)  # it takes seconds
+    options = ("--data", ratings().path, "--batches", "1,7", "--seconds", "0.01")
+    found = json.loads(output(capsys, "bench-serving", runs / "mf", *options, "--json").out)
+    ways = ["eager", "float32", "int8", "int4"]
     assert [(row["batch"], row["name"]) for row in found] == [(n, w) for n in (1, 7) for w in ways]
     assert all(0 < row["low"] <= row["median"] <= row["high"] for row in found)
-    assert [row["bytes"] is None for row in found[:5]] == [True, False, False, False, False]
+    assert [row["bytes"] is None for row in found[:4]] == [True, False, False, False]
+    said = output(capsys, "bench-serving", runs / "dlrm", "--batches", "2", "--seconds", "0.01").out
+    assert said.startswith("torch.onnx: not exported: no such operator\nbatch of 2 ")
+    assert [line.split()[0] for line in said.splitlines()[2:6]] == ways
     message = "--batches must be numbers such as 1,256, got 'many'"
     assert message in complaint(capsys, "bench-serving", runs / "mf", "--batches", "many")

@@ -17,6 +17,7 @@ from small_layers import generator_of
 
 pytest.importorskip("onnxruntime", reason="pip install 'mixdim[serve]'")
 ROWS = {"user": 90, "item": 40, "tags": 9}
+UNKNOWN = {"user": 1, "item": 2, "tags": 3}
 
 
 def plan():
@@ -113,8 +114,7 @@ def test_plain_embeddings_and_clicks_by_factorisation():
 def test_a_pt2_file_answers_with_torch_alone_and_carries_no_data(tmp_path):
     """In a process that cannot import mixdim; batches of one sample too, bags included."""
     cases = {
-        "dlrm": (dlrm(), {"unknown": {"user": 1, "item": 2, "tags": 3}}, False),
-        "bags": (dlrm(), {"bags": ["tags"], "quantise": "int8"}, True),
+        "bags": (dlrm(), {"bags": ["tags"], "quantise": "int8", "unknown": UNKNOWN}, True),
         "mf": (rating_model("mf with biases"), {}, True),
     }
     expected = {}
@@ -125,7 +125,10 @@ def test_a_pt2_file_answers_with_torch_alone_and_carries_no_data(tmp_path):
             batch = samples(size, bags=bags)
             inputs = [batch.ids, batch.dense, *batch.bags.get("tags", ())]
             inputs = inputs if isinstance(model, DLRM) else inputs[:1]
-            expected[f"{name} {size}"] = inputs, said_by(told, batch)
+            expected[f"{name} {size}"] = [t.clone() for t in inputs], said_by(told, batch)
+            if name == "bags":
+                inputs[0][0, 0], batch.ids[0, 0] = 90, UNKNOWN["user"]
+                expected[f"{name} {size}, an unknown user"] = inputs, said_by(told, batch)
     assert (model.user_embedding.check_ids, model.user_embedding.sparse) == (True, True)  # as before
     torch.save(expected, tmp_path / "expected.pt")
     script = """
