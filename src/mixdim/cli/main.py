@@ -206,9 +206,9 @@ app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_
 
 app.command(epilog=cli_train.TRAIN_EXAMPLES)(cli_train.train)
 app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --json`")(cli_train.evaluate)
-app.command(epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`")(
-    cli_train.predict
-)
+app.command(
+    epilog="Example: `mixdim predict run --data ml-1m --out predictions.parquet`, or with `model.onnx`"
+)(cli_train.predict)
 app.command(epilog=cli_serving.EXPORT_EXAMPLES)(cli_serving.export)
 app.command("bench-serving", epilog=cli_serving.BENCH_EXAMPLES)(cli_serving.bench_serving)
 app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)

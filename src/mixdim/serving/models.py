@@ -20,7 +20,7 @@ from mixdim.serving.lookup import Unknown, Vectors, checked_ids, in_order, look_
 from mixdim.serving.parts import Embedded, embedded
 
 BATCH = "batch"
-FOLDED_WIDTH = 256  # of the top MLP's first layer; see `_first_of_top`
+FOLDED_WIDTH = 64  # of the top MLP's first layer; see `_first_of_top`
 TASKS = {"binary": "probability", "rating": "rating"}  # and what the output is called
 
 
@@ -135,20 +135,23 @@ def _first_of_top(
     """The top MLP's first layer, from the dense vector and the products of all slots (batch, S, S).
 
     Its weights (out, D + pairs) read the pairs of slots (1, 0), (2, 0), (2, 1), ...; `places` says which
-    slot each is now. Unless it is wide, products that are no pair, or the other half, get weights of 0:
+    slot each is now. If it is narrow, products that are no pair, or the other half, get weights of 0:
     to choose the pairs first takes longer than to multiply the others with 0.
     """
     num_slots = len(places)
-    weight, pairs = linear.weight.detach(), num_slots * (num_slots - 1) // 2
-    of_dense, of_pairs = weight[:, :-pairs].t(), weight[:, -pairs:].t()
     now = torch.tensor(places).argsort()  # where each slot is
     rows, columns = torch.tril_indices(num_slots, num_slots, offset=-1)
     chosen = now[rows] * num_slots + now[columns]
     values = graph.reshape(products, [0, num_slots**2])
-    if linear.out_features <= FOLDED_WIDTH:
-        of_pairs = weight.new_zeros(num_slots**2, len(weight)).index_copy(0, chosen, of_pairs)
-    else:
-        values = graph.add("Gather", values, graph.constant(chosen.numpy()), axis=1)
+    if linear.out_features > FOLDED_WIDTH:
+        # Pair by pair for all samples at once: to choose within each sample takes longer.
+        by_pair = graph.add("Transpose", values, perm=[1, 0])
+        by_pair = graph.add("Gather", by_pair, graph.constant(chosen.numpy()), axis=0)
+        values = graph.concat([dense, graph.add("Transpose", by_pair, perm=[1, 0])], axis=1)
+        return _layers(graph, [linear], values)
+    weight = linear.weight.detach()
+    of_dense, of_pairs = weight[:, : -len(chosen)].t(), weight[:, -len(chosen) :].t()
+    of_pairs = weight.new_zeros(num_slots**2, len(weight)).index_copy(0, chosen, of_pairs)
     bias = [] if linear.bias is None else [graph.weights(linear.bias)]
     of_all = graph.add("Gemm", dense, graph.weights(of_dense), *bias)
     return graph.add("Gemm", values, graph.weights(of_pairs), of_all)

@@ -6,6 +6,7 @@ Knows nothing about how a model becomes a file.
 from __future__ import annotations
 
 import io
+import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -173,8 +174,7 @@ def _ways(opened: OpenedRun, dataset: Dataset) -> dict[str, Callable[[Path], obj
 
 def _by_torch(model: nn.Module, asked: Asked, path: Path) -> None:
     """PyTorch's own way from a model to ONNX."""
-    with to_trace(model), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
+    with to_trace(model), _silence():
         wrapped = TensorModel(model, asked).eval()
         inputs, shapes = wrapped.example()
         torch.onnx.export(
@@ -204,6 +204,18 @@ def _table(size: int, found: dict[str, Timing], sizes: dict[str, int | None]) ->
             "-" if held is None else f"{held:,}",
         ])  # fmt: skip
     return align(lines)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """While it is entered, nobody prints, warns or logs: the converter does all of it."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextmanager
