@@ -1,7 +1,9 @@
 """The commands about serving, as a user types them."""
 
 import json
+import os
 import shutil
+import signal
 
 import numpy as np
 import polars as pl
@@ -10,6 +12,7 @@ import pytest
 from commands import complaint, output
 from mixdim.cli.main import run
 from mixdim.experiments.runs import serving_times
+from mixdim.serving import onnx_file
 from training_data import clicks, clicks_with_bags, ratings
 
 pytest.importorskip("onnxruntime", reason="pip install 'mixdim[serve]'")
@@ -120,6 +123,16 @@ def test_what_is_there_stays_and_a_refused_export_leaves_nothing(capsys, tmp_pat
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_signal_in_the_middle_of_writing_leaves_nothing(capsys, tmp_path, runs, monkeypatch):
+    def ended(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("went on")
+
+    monkeypatch.setattr(onnx_file, "_tensor", ended)
+    output(capsys, "export", runs / "mf", "--out", tmp_path / "model.onnx", code=143)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_predict_refuses_what_does_not_fit_with_one_line(capsys, tmp_path, runs):
     file, out = tmp_path / "model.onnx", tmp_path / "p.parquet"
     output(capsys, "export", runs / "mf", "--out", file)
@@ -131,6 +144,10 @@ def test_predict_refuses_what_does_not_fit_with_one_line(capsys, tmp_path, runs)
     told = complaint(capsys, *predict, ratings().path, "--out", out)
     assert f"{file} is damaged or no ONNX model" in told
     assert not out.exists()
+    told = complaint(
+        capsys, "predict", file.rename(tmp_path / "m.pt2"), "--data", ratings().path, "--out", out
+    )
+    assert "m.pt2 is not ONNX: load it with torch.export.load" in told
 
 
 def test_bench_serving_times_every_way(capsys, runs, monkeypatch):

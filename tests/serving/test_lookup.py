@@ -108,6 +108,14 @@ def test_bags(pooling, padding_id):
         mixdim.export(FeatureEmbeddings(banded_plan(), pooling="concat"), "x.onnx", bags=["day"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_any_type_become_float32(dtype):
+    layer = FeatureEmbeddings(banded_plan(), generator=generator_of(0), dtype=dtype)
+    ids = random_ids(layer.plan, 9, generator_of(1))
+    with nothing_folded(), served(layer) as model:
+        assert_close(answer(model, ids), by_dense_weight(layer.float(), ids))
+
+
 @pytest.mark.parametrize("wrong", [-1, 40, 2**40, -(2**40)])
 def test_ids_out_of_range_are_refused_or_become_the_unknown_id(wrong):
     layer = FeatureEmbeddings(banded_plan(), generator=generator_of(0))

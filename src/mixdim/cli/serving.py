@@ -10,6 +10,7 @@ import typer
 
 from mixdim.cli.parsing import parse_numbers
 from mixdim.cli.progress import progress_bars
+from mixdim.stopping import signals_as_exceptions
 
 EXPORT_EXAMPLES = """Examples:
 
@@ -53,7 +54,7 @@ def export(
     quantise = "int8" if int8 else "int4" if int4 else "float32" if float32 else None
     from mixdim.experiments.runs.serving_times import export_and_measure
 
-    with progress_bars(unit="samples") as progress:
+    with signals_as_exceptions(), progress_bars(unit="samples") as progress:
         export_and_measure(
             run,
             out,

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from mixdim.arguments import whole_number
 from mixdim.files import follow_links
 from mixdim.layer.quantising import quantise as quantised_copy
 from mixdim.serving.models import TASKS, Asked, feature_rows, graph_of
@@ -70,7 +71,7 @@ def export(
         "features": rows,
         "bags": list(bags),
         "quantise": quantise,
-        "unknown": None if unknown is None else dict(unknown),
+        "unknown": None if unknown is None else {name: int(unknown[name]) for name in rows},
         **(about or {}),
     }
     if format == "onnx":
@@ -91,7 +92,7 @@ def _check_names(
     for name, count in rows.items():
         if name not in unknown:
             raise ValueError(f"unknown must have an id for every feature, and has none for {name!r}")
-        if not 0 <= unknown[name] < count:
+        if not 0 <= whole_number(unknown[name], f"unknown id of feature {name!r}", at_least=0) < count:
             raise ValueError(
                 f"unknown id of feature {name!r} must be a row in [0, {count}), got {unknown[name]}"
             )

@@ -41,11 +41,12 @@ class Graph:
             self._small[key] = self._hold(array)
         return self._small[key]
 
-    def weights(self, tensor: Tensor) -> str:
-        """The name of an array of weights: as it is stored, or float32 if it is of floating point."""
-        keep = not tensor.is_floating_point() or tensor.dtype is torch.float16
+    def weights(self, tensor: Tensor, *, as_stored: bool = False) -> str:
+        """The name of an array of weights, in float32 unless they are integers or `as_stored`."""
         tensor = tensor.detach().to("cpu")
-        return self._hold((tensor if keep else tensor.to(torch.float32)).contiguous().numpy())
+        if tensor.is_floating_point() and not as_stored:
+            tensor = tensor.to(torch.float32)
+        return self._hold(tensor.contiguous().numpy())
 
     def add(
         self, operator: str, *inputs: str, output: str = "", name: str = "", **attributes: Any

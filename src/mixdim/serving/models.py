@@ -17,7 +17,7 @@ from mixdim.models.rating_model import RatingModel
 from mixdim.serving.bags import look_up_bags
 from mixdim.serving.graph import Graph
 from mixdim.serving.lookup import Unknown, Vectors, checked_ids, in_order, look_up
-from mixdim.serving.parts import Embedded, embedded
+from mixdim.serving.parts import Embedded, embedded, rows_of
 
 BATCH = "batch"
 FOLDED_WIDTH = 64  # of the top MLP's first layer; see `_first_of_top`
@@ -57,22 +57,19 @@ def feature_rows(model: nn.Module) -> dict[str, int]:
     """The rows of each feature that a model reads, by name; an error if it is no model to export."""
     match model:
         case RatingModel():
-            sides = {"user": model.user_embedding, "item": model.item_embedding}
-            both = {name: embedded(side) for name, side in sides.items()}
-            names = [side.names[0] for side in both.values()]
-            named = names if len(set(names)) == 2 else list(both)
-            return {name: side.rows[0] for name, side in zip(named, both.values(), strict=True)}
+            users, items = rows_of(model.user_embedding), rows_of(model.item_embedding)
+            if users.keys() == items.keys():  # such as those of two nn.Embedding
+                users, items = {"user": sum(users.values())}, {"item": sum(items.values())}
+            return users | items
         case DLRM():
-            layer = embedded(model.get_submodule("embeddings"))
+            return rows_of(model.get_submodule("embeddings"))
         case MixedTables():
-            layer = embedded(model)
-        case _:
-            raise ValueError(
-                "model must be a DLRM, MatrixFactorization or NeuralCollaborativeFiltering of "
-                f"mixdim.models, or a mixdim layer, got {type(model).__name__}; torch.onnx.export takes "
-                "others, with layers that have check_ids=False"
-            )
-    return dict(zip(layer.names, layer.rows, strict=True))
+            return rows_of(model)
+    raise ValueError(
+        "model must be a DLRM, MatrixFactorization or NeuralCollaborativeFiltering of mixdim.models, or "
+        f"a mixdim layer, got {type(model).__name__}; torch.onnx.export takes others, with layers that "
+        "have check_ids=False"
+    )
 
 
 def _finish(graph: Graph, outputs: str, task: str) -> None:

@@ -50,6 +50,14 @@ class Embedded:
         return len(self.names)
 
 
+def rows_of(module: nn.Module) -> dict[str, int]:
+    """The rows of each feature of an embedding, by name."""
+    if isinstance(module, MixedTables):
+        return {feature.name: feature.rows for feature in module.plan.features}
+    tables = module if isinstance(module, FeatureTables) else [module]
+    return {str(number): len(_plain(table)) for number, table in enumerate(tables)}
+
+
 @torch.no_grad()
 def embedded(module: nn.Module) -> Embedded:
     """Read an embedding: a layer of mixdim, an nn.Embedding, or one nn.Embedding a feature."""

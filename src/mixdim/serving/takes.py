@@ -113,7 +113,7 @@ class QuantisedGroup(Group):
     def take(self, graph: Graph, rows: str, *, parts_first: bool) -> str:
         """Gather codes and scales, then multiply."""
         codes, scales = self._tables()
-        scale_of = graph.weights(scales)
+        scale_of = graph.weights(scales, as_stored=True)
         group = graph.constant(GROUP[self._bits])
         first = rows if self.width == 1 else graph.add("Mul", rows, graph.constant(self.width))
         if GROUP[self._bits] % self.width == 0:  # a row has one scale

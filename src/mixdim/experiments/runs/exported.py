@@ -175,6 +175,8 @@ def predict_file(
     progress: Progress | None = None,
 ) -> int:
     """Write what an exported ONNX model says of each row of a split, as `predict_run` does."""
+    if model.suffix == ".pt2":
+        raise ValueError(f"{model} is not ONNX: load it with torch.export.load, if you know who made it")
     dataset = Dataset(data)
     served = ServedModel(model)
     _check_data(served, dataset)
