@@ -201,6 +201,8 @@ def test_what_cannot_be_written_is_said(tmp_path):
     model.top.append(nn.Tanh())
     with pytest.raises(ValueError, match=r"nn.ReLU and nn.LeakyReLU only, got Tanh"):
         mixdim.export(model, tmp_path / "model.onnx")
+    with pytest.raises(ValueError, match=r"bags need a DLRM with a mixdim.FeatureEmbeddings, got item"):
+        mixdim.export(rating_model("mf"), tmp_path / "model.onnx", bags=["item"])
     with pytest.raises(FileNotFoundError, match="there is no directory"):
         mixdim.export(dlrm(), tmp_path / "nowhere" / "model.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,9 @@ from torch import nn
 
 from mixdim.arguments import whole_number
 from mixdim.files import follow_links
+from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.quantising import quantise as quantised_copy
+from mixdim.models import DLRM
 from mixdim.serving.models import TASKS, Asked, feature_rows, graph_of
 from mixdim.serving.onnx_file import LARGEST_FILE, write_onnx
 from mixdim.serving.torch_file import write_pt2
@@ -61,7 +63,8 @@ def export(
         raise FileExistsError(f"{path} exists already; overwrite=True replaces it")
     model = model if quantise is None else quantised_copy(model, BITS[quantise])
     rows = feature_rows(model)
-    _check_names(rows, bags, unknown)
+    _check_bags(model, rows, bags)
+    _check_unknown(rows, unknown)
     asked = Asked(tuple(bags), unknown, task)
     said = {
         "format": "mixdim.served",
@@ -81,12 +84,16 @@ def export(
     return path
 
 
-def _check_names(
-    rows: Mapping[str, int], bags: Sequence[str], unknown: Mapping[str, int] | None
-) -> None:
+def _check_bags(model: nn.Module, rows: Mapping[str, int], bags: Sequence[str]) -> None:
+    layer = model.get_submodule("embeddings") if isinstance(model, DLRM) else model
+    if bags and not isinstance(layer, MixedTables):
+        raise ValueError(f"bags need a DLRM with a mixdim.FeatureEmbeddings, got {', '.join(bags)}")
     for name in bags:
         if name not in rows:
             raise ValueError(f"bags must be features of the model ({', '.join(rows)}), got {name!r}")
+
+
+def _check_unknown(rows: Mapping[str, int], unknown: Mapping[str, int] | None) -> None:
     if unknown is None:
         return
     for name, count in rows.items():

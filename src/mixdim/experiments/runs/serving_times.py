@@ -59,7 +59,8 @@ def export_and_measure(
     opened, dataset = export_run(run, out, **options)
     for path in (*files_of(out), vocabulary_path(out)):
         echo(f"{path}: {format_bytes(path.stat().st_size)}")
-    predict = opener(out, dataset)
+    format = options.get("format") or out.suffix.removeprefix(".")
+    predict = pt2_opener(out, dataset) if format == "pt2" else onnx_opener(out)
     if dataset.splits[split][1] > dataset.splits[split][0]:
         before, after = losses(opened, dataset, predict, split, progress)
         words = task_of(dataset.task).objective_words
@@ -71,11 +72,14 @@ def export_and_measure(
             echo(f"batch of {size}: {timing} of one processor")
 
 
-def opener(path: Path, dataset: Dataset, *, threads: int = 1) -> Predict:
-    """Open a file that was just exported, to predict with."""
-    if path.suffix != ".pt2":
-        served = ServedModel(path, threads=threads)
-        return lambda batch: served.run(inputs_of(batch))
+def onnx_opener(path: Path, *, threads: int = 1) -> Predict:
+    """Open an ONNX file that was just exported, to predict with."""
+    served = ServedModel(path, threads=threads)
+    return lambda batch: served.run(inputs_of(batch))
+
+
+def pt2_opener(path: Path, dataset: Dataset) -> Predict:
+    """Open a .pt2 file that was just exported, to predict with."""
     program = torch.export.load(path).module()
 
     def predict(batch: Batch) -> Any:
@@ -126,7 +130,7 @@ def bench(
                     raise
                 echo(f"{name}: not exported: {str(error).splitlines()[0]}")
                 continue
-            contenders[name] = opener(path, dataset, threads=threads)
+            contenders[name] = onnx_opener(path, threads=threads)
             sizes[name] = sum(file.stat().st_size for file in Path(folder).glob(f"{name}.onnx*"))
         results = []
         for size in batches:
