@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mixdim import files
-from mixdim.files import follow_links, make_folder, write_atomically
+from mixdim.files import follow_links, make_folder, write_atomically, written_atomically
 
 
 def mode_of(path):
@@ -195,3 +195,38 @@ def test_a_folder_is_made_where_a_link_leads(tmp_path):
     with pytest.raises(NotADirectoryError, match="file must be a folder, but is a file"):
         make_folder(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "kept"
+
+
+class TestWrittenByOthers:
+    def test_a_link_and_the_mode_of_what_was_there_stay(self, tmp_path):
+        target, link = tmp_path / "model.onnx", tmp_path / "link"
+        target.write_text("old")
+        target.chmod(0o600)
+        link.symlink_to(target)
+        with written_atomically(link) as temporary:
+            assert temporary.parent == tmp_path
+            temporary.write_text("new")
+            assert target.read_text() == "old"
+        assert link.is_symlink()
+        assert (target.read_text(), target.stat().st_mode & 0o777) == ("new", 0o600)
+        assert {path.name for path in tmp_path.iterdir()} == {"link", "model.onnx"}
+
+    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+    def test_whatever_goes_wrong_nothing_is_left(self, tmp_path, error):
+        def fails():
+            with written_atomically(tmp_path / "x") as temporary:
+                temporary.write_text("half")
+                raise error
+
+        with pytest.raises(error):
+            fails()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_errors_name_what_was_asked_for(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="there is no directory"):
+            written_atomically(tmp_path / "nowhere" / "x").__enter__()
+        with pytest.raises(OSError, match=r"it is not a file$"):
+            written_atomically(tmp_path).__enter__()
+        with pytest.raises(FileNotFoundError) as refused, written_atomically(tmp_path / "x"):
+            pass  # nobody wrote anything
+        assert refused.value.filename == str(tmp_path / "x")

@@ -15,7 +15,18 @@ SOURCE = Path(__file__).parent.parent / "src" / "mixdim"
 FILES = sorted(SOURCE.rglob("*.py"))
 BASICS = {"arguments", "files", "initialisation", "locks", "printing", "starting", "stopping"}
 RUNS, SWEEPS, PAPER = ({f"experiments.{name}"} for name in ("runs", "sweeps", "paper"))
-CORE = {"", "arguments", "storages", "planning", "layer", "models", "theory", "data", "training"}
+CORE = {
+    "",
+    "arguments",
+    "storages",
+    "planning",
+    "layer",
+    "models",
+    "theory",
+    "data",
+    "serving",
+    "training",
+}
 
 # A room, or a file that differs from its room, and what of the package it may import besides itself.
 # "" is the public face, `import mixdim`; naming a room allows what is in it.
@@ -35,6 +46,7 @@ MAY_IMPORT = {
     "models": {
         *("arguments", "initialisation", "kernels", "layer.interaction", "layer.scores", "planning"),
     },
+    "serving": {"arguments", "files", "layer", "models", "planning", "storages"},
     "data": BASICS,
     "training": {"arguments", "files", "locks", "optim", "planning"},
     "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
@@ -52,12 +64,12 @@ MAY_IMPORT = {
     "cli": {"", "data", "experiments", "kernels", "planning", "training", *BASICS},
     "__main__": {"cli"},
     "__init__": {
-        *("clipping", "compression", "data_parallel", "layer", "optim", "planning", "starting"),
-        *("storages", "training"),
+        *("clipping", "compression", "data_parallel", "layer", "optim", "planning", "serving"),
+        *("starting", "storages", "training"),
     },
 }
 # These have extras; all others need torch, numpy and safetensors only.
-BEYOND_THE_CORE = {"__main__", "cli", "data", "experiments", "theory", "integrations"}
+BEYOND_THE_CORE = {"__main__", "cli", "data", "experiments", "serving", "theory", "integrations"}
 # Records in, figure out; and where pictures, words and numbers are put together.
 USE_DRAWINGS = {"experiments.figures", "experiments.reproduce", "experiments.demo", "cli", "__main__"}
 
@@ -167,5 +179,5 @@ def test_mixdim_plan_and_compress_are_functions_and_nothing_else():
     importlib.import_module("mixdim.compression.compressing")
     assert inspect.isfunction(mixdim.compress)
     assert all(hasattr(mixdim, name) for name in mixdim.__all__)
-    for room in ("data", "models", "theory", "training"):
+    for room in ("data", "models", "serving", "theory", "training"):
         assert getattr(mixdim, room).__name__ == f"mixdim.{room}"

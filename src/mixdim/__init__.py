@@ -20,6 +20,7 @@ from mixdim.planning.from_counts import FloorWarning, plan
 from mixdim.planning.from_spectra import spectral_plan
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import power_law_dims
+from mixdim.serving.exporting import export
 from mixdim.storages import Hashed, Narrow, Quantised, QuotientRemainder, Robe
 from mixdim.training.loop import fit
 
@@ -43,6 +44,7 @@ __all__ = [
     "dot_interaction",
     "dot_scores",
     "equal_mass_bands",
+    "export",
     "fit",
     "load_compressed",
     "observe",
@@ -56,6 +58,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     """Import rooms when they are first used: `mixdim.data` needs polars, which the core does not."""
-    if name in ("data", "models", "theory", "training"):
+    if name in ("data", "models", "serving", "theory", "training"):
         return import_module(f"mixdim.{name}")
     raise AttributeError(f"module 'mixdim' has no attribute {name!r}")

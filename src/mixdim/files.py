@@ -9,6 +9,8 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 MAX_LINKS = 40  # of a chain, as Linux has it
@@ -38,6 +40,31 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         if error.errno is None:  # one of the above
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None  # never the temporary name
+
+
+@contextmanager
+def written_atomically(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary name to write a file under; then it is renamed, or removed if that fails.
+
+    For what is too large to be held as one piece, or is written by others.
+    """
+    target = follow_links(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no directory {target.parent}")
+    if target.exists() and not target.is_file():
+        raise OSError(f"cannot write {path}: it is not a file")
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}{target.suffix}")
+    try:
+        yield temporary
+        sync(temporary)
+        if target.exists():
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        temporary.replace(target)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
 
 
 def becomes_a_file(path: str | Path) -> bool:

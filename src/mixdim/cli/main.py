@@ -17,6 +17,7 @@ from mixdim.cli import predict as cli_predict
 from mixdim.cli import prepare as cli_prepare
 from mixdim.cli import report as cli_report
 from mixdim.cli import reproduce as cli_reproduce
+from mixdim.cli import serving as cli_serving
 from mixdim.cli import sweep as cli_sweep
 from mixdim.cli import theory as cli_theory
 from mixdim.cli import train as cli_train
@@ -212,6 +213,8 @@ app.command(epilog=cli_train.TRAIN_EXAMPLES)(cli_train.train)
 app.command(epilog="Example: `mixdim evaluate run --data ml-1m --split test --json`")(cli_train.evaluate)
 app.command(epilog=cli_predict.PREDICT_EXAMPLES)(cli_predict.predict)
 app.command(epilog=cli_compress.COMPRESS_EXAMPLES)(cli_compress.compress)
+app.command(epilog=cli_serving.EXPORT_EXAMPLES)(cli_serving.export)
+app.command("bench-serving", epilog=cli_serving.BENCH_EXAMPLES)(cli_serving.bench_serving)
 app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)
 app.command(epilog=cli_sweep.RECOMMEND_EXAMPLES)(cli_sweep.recommend)
 app.command(epilog=cli_reproduce.REPRODUCE_EXAMPLES)(cli_reproduce.reproduce)

@@ -18,7 +18,10 @@ from mixdim.stopping import Terminated
 
 TERMINATED = 143  # by SIGTERM, as INTERRUPTED by SIGINT
 FAILED, WRONG_INPUT, BUG = 1, 2, 70  # 70 is what sysexits.h calls an internal software error
-EXTRAS = {"matplotlib", "polars", "rich", "scipy", "tensorboard", "tomli_w", "typer"}
+EXTRAS = {
+    **dict.fromkeys(("matplotlib", "polars", "rich", "scipy", "tensorboard", "tomli_w", "typer"), "all"),
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "serve"),
+}
 
 
 def end_with(error: BaseException, arguments: Sequence[str], *, debug: bool) -> int:
@@ -53,7 +56,8 @@ def _told(error: BaseException) -> tuple[str, int]:
         case typer.TyperException():
             return error.format_message(), WRONG_INPUT
         case ModuleNotFoundError() if str(error.name).partition(".")[0] in EXTRAS:
-            return f"this command needs {error.name}: pip install 'mixdim[all]'", WRONG_INPUT
+            extra = EXTRAS[str(error.name).partition(".")[0]]
+            return f"this command needs {error.name}: pip install 'mixdim[{extra}]'", WRONG_INPUT
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
             return f"{place}{error.strerror}" if error.strerror else str(error), WRONG_INPUT

@@ -8,16 +8,18 @@ from typing import Annotated
 import typer
 
 from mixdim.cli.progress import progress_bars
+from mixdim.cli.serving import predict_with_file
 
 PREDICT_EXAMPLES = """Examples:
 
 - `mixdim predict run --data ml-1m --out predictions.parquet`
 - `mixdim predict run --raw new.csv --out predictions.parquet`
+- `mixdim predict model.onnx --data ml-1m --out predictions.parquet`
 """
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")],
+    run: Annotated[Path, typer.Argument(help="A folder that `mixdim train` made, or an exported ONNX file.")],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
     data: Annotated[
         Path | None,
@@ -45,6 +47,11 @@ def predict(
         raise ValueError("--max-bad is for the rows of --raw: give both, or neither")
     if raw is not None and split is not None:
         raise ValueError("--raw predicts all rows of a file: leave --split out")
+    if run.is_file():
+        if data is None:
+            raise ValueError(f"{run} is an exported file, which predicts a prepared folder: give --data")
+        predict_with_file(run, data, out, split=split or "test")
+        return
     from mixdim.experiments.runs.trained import predict_raw, predict_run
 
     with progress_bars(unit="samples") as progress:

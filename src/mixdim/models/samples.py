@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mixdim.kernels import exporting
 from mixdim.planning.plan import UnknownFeatureError
 
 
@@ -63,14 +64,15 @@ def join_bags(
             raise UnknownFeatureError.among(name, features)
     check_shape(ids, "ids", len(features) - len(bags), "the features without bags")
     for name, (values, offsets) in bags.items():
-        _check_bags(name, values, offsets, batch_size=len(ids))
+        _check_bags(name, values, offsets, batch_size=ids.shape[0])
 
-    columns, one_each = iter(ids.unbind(1)), torch.arange(len(ids) + 1, device=ids.device)
+    columns, one_each = iter(ids.unbind(1)), torch.arange(ids.shape[0] + 1, device=ids.device)
     parts = [bags[name] if name in bags else (next(columns), one_each) for name in features]
     values = torch.cat([values for values, _ in parts])
-    starts = accumulate((len(values) for values, _ in parts), initial=0)
+    # By shape, which an exported graph may not know yet; len() would make it a number.
+    starts = accumulate((values.shape[0] for values, _ in parts), initial=0)
     shifted = [offsets[:-1] + start for (_, offsets), start in zip(parts, starts, strict=False)]
-    return values, torch.cat([*shifted, one_each.new_tensor([len(values)])])
+    return values, torch.cat([*shifted, one_each.new_full((1,), values.shape[0])])
 
 
 def _check_bags(name: str, values: Tensor, offsets: Tensor, *, batch_size: int) -> None:
@@ -80,6 +82,8 @@ def _check_bags(name: str, values: Tensor, offsets: Tensor, *, batch_size: int) 
             f"offsets of feature {name!r} must have shape ({batch_size + 1},), one more than the batch, "
             f"got {tuple(offsets.shape)}"
         )
+    if exporting():  # a graph cannot depend on numbers; its runtime takes what it is given
+        return
     if int(offsets[0]) != 0 or int(offsets[-1]) != len(values):
         raise ValueError(
             f"offsets of feature {name!r} must rise from 0 to the number of values {len(values)}, "

@@ -6,7 +6,7 @@ Knows nothing about how it was trained.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -232,7 +232,11 @@ def _check_run(path: Path) -> None:
 
 def check_features(plan: Plan, dataset: Dataset, owner: str) -> None:
     """Refuse data whose features are not those of a plan."""
-    planned = {feature.name: feature.rows for feature in plan.features}
+    check_rows({feature.name: feature.rows for feature in plan.features}, dataset, owner)
+
+
+def check_rows(planned: Mapping[str, int], dataset: Dataset, owner: str) -> None:
+    """Refuse data whose features, or their rows, are others than those planned."""
     found = dataset.cardinalities
     if list(planned.items()) == list(found.items()):
         return

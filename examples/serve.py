@@ -1,0 +1,162 @@
+"""Answer JSON over HTTP with an exported model: onnxruntime and numpy, without mixdim or PyTorch.
+
+    mixdim export run --out model.onnx --int8
+    python examples/serve.py model.onnx --port 8000
+    curl -d '[{"user": "17", "item": "260"}, {"user": "new", "item": "1"}]' localhost:8000/predict
+
+A sample is an object of raw values, as they were before `mixdim prepare`; a column that is not there is
+missing. The answer is `{"predictions": [...]}`; what is wrong with a request is one line and a code 400.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+MOST_BYTES, MOST_SAMPLES = 16 * 2**20, 10_000
+
+
+class Model:
+    """An exported model and the vocabularies beside it."""
+
+    def __init__(self, path: Path, threads: int = 1) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 4
+        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.input_names = [entry.name for entry in self.session.get_inputs()]
+        side = json.loads(path.with_name(f"{path.name}.vocabulary.json").read_text(encoding="utf-8"))
+        self.features, self.dense = side["features"], side["dense"]
+        self.takes_logarithms = side["dense_rule"].startswith("log")
+        self.columns = {*self.dense, *(feature["name"] for feature in self.features)}
+        self.ids = {
+            feature["name"]: {str(v): n for n, v in enumerate(feature["values"]) if v is not None}
+            for feature in self.features
+        }
+
+    def predict(self, samples: Any) -> list[float]:
+        """Return a probability or a rating for each sample; ValueError says what is wrong with one."""
+        if not isinstance(samples, list) or not all(isinstance(sample, dict) for sample in samples):
+            raise ValueError("a request must be a list of objects, one a sample")
+        if not 1 <= len(samples) <= MOST_SAMPLES:
+            raise ValueError(f"a request must have 1 to {MOST_SAMPLES} samples, got {len(samples)}")
+        for number, sample in enumerate(samples):
+            if unknown := sample.keys() - self.columns:
+                raise ValueError(f"sample {number} has a column that the model lacks: {min(unknown)!r}")
+        inputs = self.inputs(samples)
+        (answer,) = self.session.run(None, {name: inputs[name] for name in self.input_names})
+        return [float(prediction) for prediction in answer]
+
+    def inputs(self, samples: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+        """The arrays that the model reads."""
+        numbers = [[self.number(sample, name) for name in self.dense] for sample in samples]
+        inputs = {"dense": np.array(numbers, np.float32)}
+        columns = []
+        for feature in self.features:
+            values = [sample.get(feature["name"]) for sample in samples]
+            if not feature["bag"]:
+                columns.append([self.id(feature, value) for value in values])
+                continue
+            bags = [value or [] for value in values]
+            if not all(isinstance(bag, list) for bag in bags):
+                raise ValueError(f"{feature['name']!r} must be a list of values")
+            found = [self.id(feature, value) for bag in bags for value in bag]
+            inputs[f"{feature['name']}.values"] = np.array(found, np.int64)
+            lengths = [0, *(len(bag) for bag in bags)]
+            inputs[f"{feature['name']}.offsets"] = np.cumsum(lengths, dtype=np.int64)
+        inputs["ids"] = np.array(columns, np.int64).reshape(len(columns), len(samples)).T
+        return inputs
+
+    def id(self, feature: dict[str, Any], value: Any) -> int:
+        """The id of a raw value; one that training never saw is the unknown id."""
+        if value is None or value == "":
+            return int(feature["missing"])
+        if not isinstance(value, str | int | float):
+            raise ValueError(f"{feature['name']!r} must be a string or a number, got {value!r}")
+        if feature["kind"] == "hexadecimal":
+            try:
+                value = int(str(value), 16)
+            except ValueError:
+                raise ValueError(f"{feature['name']!r} must be hexadecimal, got {value!r}") from None
+        return int(self.ids[feature["name"]].get(str(value), feature["unknown"]))
+
+    def number(self, sample: dict[str, Any], name: str) -> float:
+        """A dense number as the model learned it."""
+        value = sample.get(name)
+        if value is None:
+            return 0.0
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{name!r} must be a finite number, got {value!r}")
+        return math.log1p(max(value, 0)) if self.takes_logarithms else value
+
+
+class Handler(BaseHTTPRequestHandler):
+    """POST /predict answers with predictions, GET /health with the word ok."""
+
+    protocol_version = "HTTP/1.1"  # one connection for many requests
+    disable_nagle_algorithm = True
+    timeout = 60  # seconds that a silent client is waited for
+    model: Model
+
+    def do_POST(self) -> None:
+        """Answer a request."""
+        try:
+            length = int(self.headers.get("Content-Length", "none"))
+        except ValueError:
+            length = -1
+        if not 0 <= length <= MOST_BYTES:
+            self.close_connection = True
+            return self.reply(400, {"error": f"Content-Length must be 0 to {MOST_BYTES} bytes"})
+        body = self.rfile.read(length)
+        if self.path != "/predict":
+            return self.reply(404, {"error": "POST to /predict"})
+        try:
+            return self.reply(200, {"predictions": self.model.predict(json.loads(body))})
+        except (ValueError, RecursionError) as error:  # JSON that is none is a ValueError too
+            return self.reply(400, {"error": " ".join(str(error).split())})
+        except Exception as error:  # such as an id that an exported model refuses
+            return self.reply(500, {"error": type(error).__name__})
+
+    def do_GET(self) -> None:
+        """Say that the server is there."""
+        self.reply(*((200, {"health": "ok"}) if self.path == "/health" else (404, {"error": "no page"})))
+
+    def reply(self, code: int, answer: dict[str, Any]) -> None:
+        """Send JSON."""
+        content = json.dumps(answer).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing about each request."""
+
+
+def server_of(path: Path, port: int, host: str = "127.0.0.1") -> ThreadingHTTPServer:
+    """A server with a model, not started yet; port 0 takes a free one."""
+    handler = type("ModelHandler", (Handler,), {"model": Model(path)})
+    return ThreadingHTTPServer((host, port), handler)
+
+
+def main() -> None:
+    """Serve until Ctrl-C."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--host", default="127.0.0.1")
+    options = parser.parse_args()
+    with server_of(options.model, options.port, options.host) as server:
+        print(f"http://{options.host}:{server.server_address[1]}/predict", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The commands about serving: export, bench-serving. Thin: the work is in mixdim.experiments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mixdim.cli.parsing import parse_numbers
+from mixdim.cli.progress import progress_bars
+from mixdim.stopping import signals_as_exceptions
+
+EXPORT_EXAMPLES = """Examples:
+
+- `mixdim export run --out model.onnx`
+- `mixdim export run --out model.onnx --int8 --overwrite`
+- `mixdim export run --out model.pt2 --unknown refuse`
+- `mixdim predict model.onnx --data ml-1m --out predictions.parquet`
+"""
+BENCH_EXAMPLES = "Example: `mixdim bench-serving run --data criteo`"
+
+Run = Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")]
+DataOfRun = Annotated[
+    Path | None, typer.Option(help="A prepared folder; the one of the run if not given.")
+]
+
+
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="The file to write: .onnx or .pt2.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Round the embeddings to 8 bits.")] = False,
+    int4: Annotated[bool, typer.Option("--int4", help="Round the embeddings to 4 bits.")] = False,
+    float32: Annotated[
+        bool, typer.Option("--float32", help="Do not round; so it is unless the run says otherwise.")
+    ] = False,
+    format: Annotated[str | None, typer.Option(help="onnx or pt2; if not given, as --out ends.")] = None,
+    data: DataOfRun = None,
+    split: Annotated[str, typer.Option(help="The rows to measure on: validation or test.")] = "test",
+    unknown: Annotated[
+        str, typer.Option(help="Ids that are no rows: clip (to the unknown id) or refuse (an error).")
+    ] = "clip",
+    weights: Annotated[str, typer.Option(help="best (of the validations) or last.")] = "best",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+) -> None:
+    """Write a trained model as a file for ONNX Runtime, or for PyTorch without mixdim.
+
+    Beside it goes the file of its vocabularies, `<out>.vocabulary.json`. Then it is measured: bytes,
+    loss before and after, and how long an answer takes.
+    """
+    if int8 + int4 + float32 > 1:
+        raise ValueError("give one of --int8, --int4 and --float32")
+    quantise = "int8" if int8 else "int4" if int4 else "float32" if float32 else None
+    from mixdim.experiments.runs.serving_times import export_and_measure
+
+    with signals_as_exceptions(), progress_bars(unit="samples") as progress:
+        export_and_measure(
+            run,
+            out,
+            split=split,
+            progress=progress,
+            echo=typer.echo,
+            data=data,
+            format=format,
+            quantise=quantise,
+            unknown=unknown,
+            weights=weights,
+            overwrite=overwrite,
+        )
+
+
+def bench_serving(
+    run: Run,
+    data: DataOfRun = None,
+    batches: Annotated[str, typer.Option(help="Samples of a batch.")] = "1,32,256,2048",
+    threads: Annotated[
+        int, typer.Option(help="With one, times are of the processor; with more, of the clock.")
+    ] = 1,
+    seconds: Annotated[float, typer.Option(help="For each way and batch, about.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Time a model's answers: eager, as torch.onnx exports it, and as `mixdim export` does.
+
+    All take turns, so that a noisy machine is noisy for all. Files are temporary.
+    """
+    from mixdim.experiments.runs.serving_times import bench
+
+    sizes = parse_numbers(batches, "batches", int, example="1,256")
+    quiet: list[str] = []
+    found = bench(
+        run,
+        data=data,
+        batches=sizes,
+        threads=threads,
+        seconds=seconds,
+        echo=quiet.append if as_json else typer.echo,
+    )
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+
+
+def predict_with_file(model: Path, data: Path, out: Path, *, split: str) -> None:
+    """Write the predictions of an exported model: `mixdim predict` with a file."""
+    from mixdim.experiments.runs.exported import predict_file
+
+    with progress_bars(unit="samples") as progress:
+        rows = predict_file(model, data, out, split=split, progress=progress)
+    typer.echo(f"{out}: {rows:,} predictions")

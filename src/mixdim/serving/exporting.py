@@ -1,0 +1,105 @@
+"""`mixdim.export`: a model as a file for other runtimes. Knows nothing about runs or data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from mixdim.arguments import whole_number
+from mixdim.files import follow_links
+from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.quantising import quantise as quantised_copy
+from mixdim.models import DLRM
+from mixdim.serving.models import TASKS, Asked, feature_rows, graph_of
+from mixdim.serving.onnx_file import LARGEST_FILE, write_onnx
+from mixdim.serving.torch_file import write_pt2
+
+FORMATS = ("onnx", "pt2")
+BITS = {"int8": 8, "int4": 4}
+
+
+def export(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    format: str | None = None,
+    quantise: str | None = None,
+    task: str | None = None,
+    bags: Sequence[str] = (),
+    unknown: Mapping[str, int] | None = None,
+    overwrite: bool = False,
+    about: Mapping[str, Any] | None = None,
+    largest: int = LARGEST_FILE,
+) -> Path:
+    """Write a model as a file that runs without mixdim: ids in, probabilities or ratings out.
+
+    - `model`: a DLRM, MatrixFactorization or NeuralCollaborativeFiltering, or a layer (vectors out).
+    - `format`: "onnx", or "pt2" for `torch.export.load`; if not given, as the path ends.
+    - `quantise`: "int8" or "int4" rounds the tables of mixdim layers first, as `mixdim.quantise` does.
+    - `task`: "binary" gives probabilities, "rating" outputs as they are; by the model if not given.
+    - `bags`: features that come as bags: inputs `<feature>.values` (values,) and `<feature>.offsets`
+      (batch + 1,), in the place of a column of `ids`.
+    - `unknown`: for each feature the id that takes the place of ids which are not its rows. If not
+      given, such an id is refused: the runtime raises an error.
+    - `overwrite`: whether a file that is there may be replaced.
+    - `about`: what the file shall say about itself, as JSON, beside what it says anyway.
+    - `largest`: weights of more bytes are written into a file beside the model (ONNX only).
+
+    Inputs: `ids` int64 (batch, features without bags), `dense` float32 (batch, numbers) if the model
+    reads any. A batch has one sample or more. Nothing is left if it fails.
+    """
+    path = Path(path)
+    format = format or path.suffix.removeprefix(".")
+    if format not in FORMATS:
+        raise ValueError(f"format must be {' or '.join(FORMATS)}, got {format!r}")
+    if quantise is not None and quantise not in BITS:
+        raise ValueError(f"quantise must be {' or '.join(BITS)}, got {quantise!r}")
+    if task is not None and task not in TASKS:
+        raise ValueError(f"task must be {' or '.join(TASKS)}, got {task!r}")
+    if follow_links(path).exists() and not overwrite:
+        raise FileExistsError(f"{path} exists already; overwrite=True replaces it")
+    model = model if quantise is None else quantised_copy(model, BITS[quantise])
+    rows = feature_rows(model)
+    _check_bags(model, rows, bags)
+    _check_unknown(rows, unknown)
+    asked = Asked(tuple(bags), unknown, task)
+    said = {
+        "format": "mixdim.served",
+        "version": 1,
+        "model": type(model).__name__,
+        "task": task,
+        "features": rows,
+        "bags": list(bags),
+        "quantise": quantise,
+        "unknown": None if unknown is None else {name: int(unknown[name]) for name in rows},
+        **(about or {}),
+    }
+    if format == "onnx":
+        write_onnx(graph_of(model, asked), path, said, largest=largest)
+    else:
+        write_pt2(model, asked, path, said)
+    return path
+
+
+def _check_bags(model: nn.Module, rows: Mapping[str, int], bags: Sequence[str]) -> None:
+    layer = model.get_submodule("embeddings") if isinstance(model, DLRM) else model
+    if bags and not isinstance(layer, MixedTables):
+        raise ValueError(f"bags need a DLRM with a mixdim.FeatureEmbeddings, got {', '.join(bags)}")
+    for name in bags:
+        if name not in rows:
+            raise ValueError(f"bags must be features of the model ({', '.join(rows)}), got {name!r}")
+
+
+def _check_unknown(rows: Mapping[str, int], unknown: Mapping[str, int] | None) -> None:
+    if unknown is None:
+        return
+    for name, count in rows.items():
+        if name not in unknown:
+            raise ValueError(f"unknown must have an id for every feature, and has none for {name!r}")
+        if not 0 <= whole_number(unknown[name], f"unknown id of feature {name!r}", at_least=0) < count:
+            raise ValueError(
+                f"unknown id of feature {name!r} must be a row in [0, {count}), got {unknown[name]}"
+            )

@@ -1,0 +1,166 @@
+"""A model as a .pt2 file, through torch.export: loadable with PyTorch alone. Knows no ONNX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixdim.files import written_atomically
+from mixdim.layer.bags import Bags, reduce_bags
+from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
+from mixdim.layer.interaction import dot_interaction
+from mixdim.layer.lookup import lookup_each
+from mixdim.layer.mixed_tables import MixedTables
+from mixdim.models import DLRM
+from mixdim.serving.models import Asked, feature_rows
+
+ABOUT = "mixdim.json"  # the file in the archive that says what it is
+EXAMPLES = 4  # samples to trace with: of one sample, PyTorch would make a graph of its own
+
+
+def write_pt2(model: nn.Module, asked: Asked, path: Path, about: Mapping[str, Any]) -> None:
+    """Trace a model, for any batch, and write it."""
+    program = traced(model, asked)
+    with written_atomically(path) as temporary:
+        torch.export.save(program, temporary, extra_files={ABOUT: json.dumps(about)})
+
+
+def traced(model: nn.Module, asked: Asked) -> torch.export.ExportedProgram:
+    """A model as a graph of PyTorch's operators only; see `TensorModel` for its inputs."""
+    with to_trace(model):
+        wrapped = TensorModel(model, asked).eval()
+        inputs, shapes = wrapped.example()
+        return torch.export.export(wrapped, inputs, dynamic_shapes=(shapes,))
+
+
+class TensorModel(nn.Module):
+    """A model that takes tensors: ids, dense if it reads any, and values and offsets of each bag.
+
+    Of a layer alone, ids are (batch, features), or (batch,) if it is a `MixedDimEmbedding`.
+    """
+
+    def __init__(self, model: nn.Module, asked: Asked) -> None:
+        super().__init__()
+        self.model, self.bags = model, tuple(asked.bags)
+        rows = feature_rows(model)
+        self.names = list(rows)
+        self.num_dense = model.num_dense if isinstance(model, DLRM) else 0
+        is_binary = asked.task == "binary" if asked.task else isinstance(model, DLRM)
+        self.gives_probabilities = is_binary and not isinstance(model, MixedTables)
+        unknown = [-1 if asked.unknown is None else asked.unknown[name] for name in rows]
+        self.rows, self.unknown = list(rows.values()), None if asked.unknown is None else unknown
+        layer = model.get_submodule("embeddings") if isinstance(model, DLRM) else model
+        self.padding_id = layer.padding_id if isinstance(layer, MixedTables) else None
+
+    @property
+    def input_names(self) -> list[str]:
+        """What the inputs are called in an ONNX file."""
+        bags = [f"{name}.{part}" for name in self.bags for part in ("values", "offsets")]
+        return ["ids", *(["dense"] if self.num_dense else []), *bags]
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return probabilities, ratings or vectors."""
+        ids, *others = inputs
+        single = [n for n, name in enumerate(self.names) if name not in self.bags]
+        is_row = isinstance(self.model, MixedDimEmbedding) and not self.bags
+        ids = self._checked(ids, single[0] if is_row else single)
+        dense = (
+            others.pop(0) if self.num_dense else ids.new_zeros((ids.shape[0], 0), dtype=torch.float32)
+        )
+        if self.bags:
+            outputs = self._with_bags(ids, dense, others, single)
+        elif isinstance(self.model, MixedTables):
+            outputs = self.model(ids)
+        else:
+            outputs = self.model(SimpleNamespace(ids=ids, dense=dense, bags={}))
+        return outputs.sigmoid() if self.gives_probabilities else outputs
+
+    def example(self) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any], ...]]:
+        """Inputs to trace with, of nothing but zeros, and which of their dimensions may have any length.
+
+        They are kept in the file, so they must be nobody's data.
+        """
+        batch, single = torch.export.Dim("batch"), len(self.names) - len(self.bags)
+        is_row = isinstance(self.model, MixedDimEmbedding) and not self.bags
+        shape = (EXAMPLES,) if is_row else (EXAMPLES, single)
+        inputs, shapes = [torch.zeros(shape, dtype=torch.int64)], [{0: batch}]
+        if self.num_dense:
+            inputs.append(torch.zeros(EXAMPLES, self.num_dense))
+            shapes.append({0: batch})
+        for number, _ in enumerate(self.bags):
+            inputs += [torch.zeros(2 * EXAMPLES, dtype=torch.int64), 2 * torch.arange(EXAMPLES + 1)]
+            shapes += [{0: torch.export.Dim(f"values{number}")}, {0: batch + 1}]
+        return tuple(inputs), tuple(shapes)
+
+    def _checked(self, ids: Tensor, features: Sequence[int] | int) -> Tensor:
+        """Ids that are rows of their feature, or padding; others become the unknown id, or fail."""
+        is_wrong = (ids < 0) | (ids >= torch.tensor(self.rows)[features])
+        if self.padding_id is not None:
+            is_wrong = is_wrong & (ids != self.padding_id)
+        if self.unknown is not None:
+            return torch.where(is_wrong, torch.tensor(self.unknown)[features], ids)
+        # An index beyond the one entry is refused when it is looked up.
+        return ids + torch.zeros(1, dtype=torch.int64)[is_wrong.to(torch.int64)]
+
+    def _with_bags(
+        self, ids: Tensor, dense: Tensor, others: Sequence[Tensor], single: Sequence[int]
+    ) -> Tensor:
+        """Look up feature by feature: the layer's own way needs two samples at least, in a graph."""
+        layer = self.model.get_submodule("embeddings") if isinstance(self.model, DLRM) else self.model
+        assert isinstance(layer, MixedTables)
+        planes: dict[int, Tensor] = {}
+        for column, number in enumerate(single):
+            planes[number] = _vectors(layer, number, ids[:, column])
+        for place, name in enumerate(self.bags):
+            number, (values, offsets) = self.names.index(name), others[2 * place : 2 * place + 2]
+            checked = self._checked(values, number)
+            planes[number] = _pooled(layer, number, checked, offsets, ids.shape[0])
+        vectors = torch.stack([planes[number] for number in range(len(self.names))], dim=1)
+        if isinstance(self.model, DLRM):
+            bottom = self.model.bottom(dense)
+            return self.model.top(dot_interaction(bottom, vectors)).squeeze(1)
+        return vectors if isinstance(layer, FeatureEmbeddings) else vectors.squeeze(1)
+
+
+def _vectors(layer: MixedTables, feature: int, ids: Tensor) -> Tensor:
+    """The vectors of ids of one feature: (V,) -> (V, base_dim)."""
+    rows = layer.routing.rows(ids, layer.indices.features[feature], layer.rank_of_id)
+    return lookup_each(layer.tables(), rows, layer.packing.of_feature[feature])
+
+
+def _pooled(layer: MixedTables, feature: int, values: Tensor, offsets: Tensor, batch: int) -> Tensor:
+    """The pooled bags of one feature: (V,), (B + 1,) -> (B, base_dim)."""
+    if layer.pooling == "concat":
+        raise ValueError("bags to export need pooling sum, mean, max, product, got 'concat'")
+    samples = torch.searchsorted(offsets, torch.arange(values.shape[0]), right=True) - 1
+    bags = Bags(values, torch.zeros_like(values), samples, None, 1, batch)
+    bags = layer.routing.without_padding(bags)
+    vectors = _vectors(layer, feature, bags.values)
+    if layer.pooling == "max" or layer.pooling == "product":
+        return reduce_bags(bags, vectors, layer.pooling).squeeze(1)
+    summed = vectors.new_zeros(batch, layer.base_dim).index_add(0, bags.samples, vectors)
+    return summed if layer.pooling == "sum" else summed / bags.lengths().clamp(min=1)
+
+
+@contextmanager
+def to_trace(model: nn.Module) -> Iterator[None]:
+    """While it is entered, layers do not check ids and take no row-sparse gradients."""
+    layers = [module for module in model.modules() if isinstance(module, MixedTables)]
+    before = [(layer.check_ids, layer.sparse) for layer in layers]
+    was_training = model.training
+    try:
+        for layer in layers:
+            layer.check_ids, layer.sparse = False, False
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+        for layer, (check_ids, sparse) in zip(layers, before, strict=True):
+            layer.check_ids, layer.sparse = check_ids, sparse
