@@ -19,7 +19,9 @@ PREDICT_EXAMPLES = """Examples:
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A folder that `mixdim train` made, or an exported ONNX file.")],
+    run: Annotated[
+        Path, typer.Argument(help="A folder that `mixdim train` made, or an exported ONNX file.")
+    ],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
     data: Annotated[
         Path | None,
