@@ -39,6 +39,12 @@ def test_a_rate_that_is_said_is_that_of_all_and_never_turns_weights_over():
     assert auto_options("rating", 100, lr=1e6).weight_decay == 0
 
 
+def test_many_ratings_are_learnt_in_smaller_steps():
+    rates = [auto_options("rating", rows).table_lr for rows in (499_999, 500_000)]
+    assert rates == [0.01, 0.005]
+    assert auto_options("binary", 10**6).table_lr == 0.003
+
+
 def test_the_line_says_what_was_chosen_and_why():
     line = in_words(auto_options("rating", 80_000), 80_000)
     assert line == (

@@ -20,6 +20,7 @@ MOST_SAMPLES = {"binary": 20_000_000, "rating": 100_000_000}
 LEAST_EPOCHS = {"binary": 1, "rating": 5}
 # Rates of embeddings, and of all else: an MLP takes smaller steps than a table whose rows come rarely.
 TABLE_LR = {"binary": 3e-3, "rating": 1e-2}
+MANY_RATINGS, TABLE_LR_OF_MANY = 500_000, 5e-3  # from so many rows on: ratings are learnt in more steps
 LR = 1e-3
 WEIGHT_DECAY = 0.3
 EVALUATIONS_PER_EPOCH = 4
@@ -51,7 +52,7 @@ def auto_options(
     return TrainingOptions(
         optimizer,
         lr=LR if lr is None else lr,
-        table_lr=TABLE_LR[task] if lr is None else None,
+        table_lr=_table_lr(task, rows) if lr is None else None,
         batch_size=batch_size_for(rows),
         epochs=max(LEAST_EPOCHS[task], min(MOST_EPOCHS[task], MOST_SAMPLES[task] // rows)),
         patience=PATIENT_EPOCHS[task] * EVALUATIONS_PER_EPOCH,
@@ -59,6 +60,10 @@ def auto_options(
         weight_decay=WEIGHT_DECAY if decays else 0.0,
         unknown_dropout=bool(untrained_unknown),
     )
+
+
+def _table_lr(task: str, rows: int) -> float:
+    return TABLE_LR_OF_MANY if task == "rating" and rows >= MANY_RATINGS else TABLE_LR[task]
 
 
 def batch_size_for(rows: int) -> int:
