@@ -2,9 +2,11 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
+import mixdim
 from mixdim.data.dataset import Batch
 from mixdim.experiments.runs.models import build_model
 from mixdim.experiments.runs.train import plan_of
@@ -19,9 +21,15 @@ class Nothing(nn.Module):
 
 
 def test_it_is_the_model_plus_a_weight_for_each_id_and_number_and_the_mean_of_a_bag():
-    model = WithFirstOrder(Nothing(), {"user": 3, "tags": 4, "item": 2}, num_dense=2, constant=-1.0)
+    sizes = {"user": 3, "tags": 4, "item": 2}
+    plan = mixdim.plan(sizes, temperature=0, base_dim=1)
+    weights = mixdim.FeatureEmbeddings(plan, sparse=True, pooling="mean")
+    model = WithFirstOrder(Nothing(), weights, num_dense=2, constant=-1.0)
+    assert model.num_first_order == 9
+    assert all(not weights.dense_weight(name).any() for name in sizes)
+    for name, rows in zip(sizes, torch.arange(9.0)[:, None].split(list(sizes.values())), strict=True):
+        weights.load_blocks(name, [rows / 8], [None])
     with torch.no_grad():
-        model.weights.weight.copy_(torch.arange(9.0)[:, None] / 8)
         model.dense.copy_(torch.tensor([[0.5, -2.0]]))
     model.standardise_by(torch.tensor([1.0, 0.0]), torch.tensor([2.0, 4.0]))
     tags = torch.tensor([3, 1, 0]), torch.tensor([0, 2, 2, 3])
@@ -49,3 +57,10 @@ def test_at_the_start_it_is_dlrm_plus_the_constant_and_its_numbers_are_kept_in_t
         other.standardise_by(torch.tensor(0.0), torch.tensor(1.0))
         other.load_state_dict(model.state_dict())
         assert torch.equal(other(batch), model(batch))
+
+
+def test_its_weights_are_a_layer_of_width_1():
+    plan = mixdim.plan({"user": 3}, temperature=0, base_dim=2)
+    for wrong in (nn.Linear(2, 2), mixdim.FeatureEmbeddings(plan)):
+        with pytest.raises(ValueError, match=r"weights must be a mixdim.FeatureEmbeddings of width 1"):
+            WithFirstOrder(Nothing(), wrong, num_dense=0, constant=0.0)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mixdim
-from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
+from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering, WithFirstOrder
 from mixdim.serving import models as serving_models
 from served_files import answer, nothing_folded, served
 from small_layers import generator_of
@@ -29,6 +29,16 @@ def dlrm(num_dense=3, **widths):
     layer = mixdim.FeatureEmbeddings(plan(), sparse=True, generator=generator_of(0))
     told = {"bottom": [8], "top": [8], **widths}
     return DLRM(layer, num_dense=num_dense, generator=generator_of(1), **told)
+
+
+def with_first_order(num_dense=3):
+    uniform = mixdim.plan(ROWS, temperature=0, base_dim=1)
+    weights = mixdim.FeatureEmbeddings(uniform, sparse=True, pooling="mean")
+    model = WithFirstOrder(dlrm(num_dense), weights, num_dense=num_dense, constant=-0.5)
+    for parameter in (*weights.parameters(), model.dense):
+        nn.init.normal_(parameter, generator=generator_of(4))
+    model.standardise_by(torch.full([num_dense], 0.3), torch.tensor(2.0))
+    return model
 
 
 def rating_model(kind, embeddings=None):
@@ -60,7 +70,7 @@ def samples(batch, num_dense=3, *, bags=False):
 def said_by(model, batch):
     with torch.no_grad():
         outputs = model(batch)
-    return outputs.sigmoid() if isinstance(model, DLRM) else outputs
+    return outputs.sigmoid() if isinstance(model, DLRM | WithFirstOrder) else outputs
 
 
 def compare(model, batches, *, quantise=None, **options):
@@ -84,6 +94,16 @@ def test_dlrm_with_bags_without_numbers_and_with_a_wide_top(monkeypatch):
     compare(dlrm(num_dense=0), [samples(1, 0), samples(9, 0)])
     monkeypatch.setattr(serving_models, "FOLDED_WIDTH", 7)  # pairs are chosen, not multiplied with 0
     compare(dlrm(), [samples(1), samples(9)])
+
+
+@pytest.mark.parametrize("quantise", [None, "int8"])
+def test_dlrm_with_first_order_weights(quantise):
+    batches = [samples(1, bags=True), samples(9, bags=True)]
+    with nothing_folded():
+        compare(with_first_order(), [samples(1), samples(33)], quantise=quantise)
+        compare(with_first_order(), batches, bags=["tags"], quantise=quantise)
+    compare(with_first_order(), batches, bags=["tags"], quantise=quantise)
+    compare(with_first_order(0), [samples(1, 0), samples(9, 0)], quantise=quantise)
 
 
 @pytest.mark.parametrize("quantise", [None, "int8"])
@@ -114,7 +134,7 @@ def test_plain_embeddings_and_clicks_by_factorisation():
 def test_a_pt2_file_answers_with_torch_alone_and_carries_no_data(tmp_path):
     """In a process that cannot import mixdim; batches of one sample too, bags included."""
     cases = {
-        "bags": (dlrm(), {"bags": ["tags"], "quantise": "int8", "unknown": UNKNOWN}, True),
+        "bags": (with_first_order(), {"bags": ["tags"], "quantise": "int8", "unknown": UNKNOWN}, True),
         "mf": (rating_model("mf with biases"), {}, True),
     }
     expected = {}
@@ -124,7 +144,7 @@ def test_a_pt2_file_answers_with_torch_alone_and_carries_no_data(tmp_path):
         for size in (1, 5):
             batch = samples(size, bags=bags)
             inputs = [batch.ids, batch.dense, *batch.bags.get("tags", ())]
-            inputs = inputs if isinstance(model, DLRM) else inputs[:1]
+            inputs = inputs if isinstance(model, WithFirstOrder) else inputs[:1]
             expected[f"{name} {size}"] = [t.clone() for t in inputs], said_by(told, batch)
             if name == "bags":
                 inputs[0][0, 0], batch.ids[0, 0] = 90, UNKNOWN["user"]

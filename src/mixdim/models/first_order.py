@@ -7,14 +7,13 @@ rows, where most ids are rare, the first is most of what can be learnt.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixdim.models.samples import Samples, check_shape
+from mixdim.models.samples import Samples, check_shape, join_bags
+from mixdim.models.tables import BagLayer, count_trained
 
 
 class _Samples(NamedTuple):
@@ -24,13 +23,14 @@ class _Samples(NamedTuple):
 
 
 class WithFirstOrder(nn.Module):
-    """output = deep(samples) + constant + weights of ids and numbers; of a bag, the mean weight.
+    """output = deep(samples) + constant + weights of ids and numbers.
 
     Numbers are standardised first, for `deep` too, by means and deviations that `standardise_by` sets
     and the state keeps. All weights begin with 0, so an id that training never has adds nothing.
 
     - `deep`: a model of samples, such as `DLRM`.
-    - `sizes`: the rows of each feature by name, in the order of `samples.ids`, bags included.
+    - `weights`: the weights of ids, a `mixdim.FeatureEmbeddings` of width 1; its pooling says what the
+      weights of a bag become. They are set to 0.
     - `num_dense`: numbers of a sample.
     - `constant`: saved with the state, not trained.
     """
@@ -39,18 +39,22 @@ class WithFirstOrder(nn.Module):
     means: Tensor
     deviations: Tensor
 
-    def __init__(
-        self, deep: nn.Module, sizes: Mapping[str, int], *, num_dense: int, constant: float
-    ) -> None:
+    def __init__(self, deep: nn.Module, weights: nn.Module, *, num_dense: int, constant: float) -> None:
         super().__init__()
-        self.deep, self.num_dense = deep, num_dense
-        self.first_rows = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
-        self.weights = nn.EmbeddingBag(sum(sizes.values()), 1, mode="sum", sparse=True)
-        nn.init.zeros_(self.weights.weight)
+        if not isinstance(weights, BagLayer) or weights.base_dim != 1:
+            raise ValueError(f"weights must be a mixdim.FeatureEmbeddings of width 1, got {weights}")
+        self.deep, self.weights, self.num_dense = deep, weights, num_dense
+        for table in weights.parameters():
+            nn.init.zeros_(table)
         self.dense = nn.Parameter(torch.zeros(1, num_dense))
         self.register_buffer("constant", torch.tensor(constant))
         self.register_buffer("means", torch.zeros(num_dense))
         self.register_buffer("deviations", torch.ones(num_dense))
+
+    @property
+    def num_first_order(self) -> int:
+        """Weights of ids."""
+        return count_trained(self.get_submodule("weights"))
 
     def standardise_by(self, means: Tensor, deviations: Tensor) -> None:
         """Set what each column of numbers is shifted and divided by."""
@@ -60,15 +64,17 @@ class WithFirstOrder(nn.Module):
     def forward(self, samples: Samples) -> Tensor:
         """Return the output of each sample: (batch,)."""
         check_shape(samples.dense, "dense", self.num_dense, "the numbers of a sample")
-        numbers = (samples.dense - self.means) / self.deviations
-        outputs = self.deep(_Samples(samples.ids, numbers, samples.bags)) + self.constant
-        outputs = outputs + (numbers * self.dense).sum(1)
-        starts = [start for name, start in self.first_rows.items() if name not in samples.bags]
-        if starts:
-            rows = samples.ids + torch.tensor(starts, device=samples.ids.device)
-            outputs = outputs + self.weights(rows).squeeze(1)
-        for name, (values, offsets) in samples.bags.items():
-            rows, weight = values.long() + self.first_rows[name], self.weights.weight
-            means = F.embedding_bag(rows, weight, offsets[:-1].long(), mode="mean", sparse=True)
-            outputs = outputs + means.squeeze(1)  # an empty bag adds 0
-        return outputs
+        numbers = self.standardised(samples.dense)
+        outputs = self.deep(_Samples(samples.ids, numbers, samples.bags))
+        if samples.bags:
+            bags = join_bags(samples.ids, samples.bags, self.weights.feature_names)
+            return self.added(outputs, numbers, self.weights.bags(*bags))
+        return self.added(outputs, numbers, self.get_submodule("weights")(samples.ids))
+
+    def standardised(self, dense: Tensor) -> Tensor:
+        """The numbers that `deep` and the weights take: (batch, numbers)."""
+        return (dense - self.means) / self.deviations
+
+    def added(self, outputs: Tensor, numbers: Tensor, of_ids: Tensor) -> Tensor:
+        """Add the weights to what `deep` says: (batch,), (batch, numbers), (batch, features, 1)."""
+        return outputs + self.constant + (numbers * self.dense).sum(1) + of_ids.sum((1, 2))

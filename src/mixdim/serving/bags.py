@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mixdim.serving.graph import Graph
-from mixdim.serving.lookup import Unknown, checked_ids, look_up
+from mixdim.serving.lookup import look_up
 from mixdim.serving.parts import Embedded
 
 POOLINGS = ("sum", "mean", "max", "product")
@@ -22,16 +22,13 @@ def look_up_bags(
     feature: int,
     values: str,
     offsets: str,
-    unknown: Unknown | None,
 ) -> str:
-    """Look up and pool the bags of one feature: (V,), (B + 1,) -> (B, 1, base_dim)."""
+    """Look up and pool the bags of one feature, of checked ids: (V,), (B + 1,) -> (B, 1, base_dim)."""
     pooling, base_dim = embedding.pooling, embedding.base_dim
     if pooling not in POOLINGS:
         raise ValueError(f"bags to export need pooling {', '.join(POOLINGS)}, got {pooling!r}")
     column = graph.add("Unsqueeze", values, graph.constant([1]))
-    ((found,), _) = look_up(
-        graph, embedding, checked_ids(graph, embedding, column, [feature], unknown), [feature]
-    )
+    ((found,), _) = look_up(graph, embedding, column, [feature])
     vectors = graph.reshape(found, [-1, base_dim])  # (V, D)
     number, num_bags = _numbers(graph, values, offsets)
     lengths = _lengths(graph, embedding, values, offsets, number, num_bags)  # (B,)

@@ -12,7 +12,7 @@ from mixdim.arguments import whole_number
 from mixdim.files import follow_links
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.quantising import quantise as quantised_copy
-from mixdim.models import DLRM
+from mixdim.models import DLRM, WithFirstOrder
 from mixdim.serving.models import TASKS, Asked, feature_rows, graph_of
 from mixdim.serving.onnx_file import LARGEST_FILE, write_onnx
 from mixdim.serving.torch_file import write_pt2
@@ -36,7 +36,8 @@ def export(
 ) -> Path:
     """Write a model as a file that runs without mixdim: ids in, probabilities or ratings out.
 
-    - `model`: a DLRM, MatrixFactorization or NeuralCollaborativeFiltering, or a layer (vectors out).
+    - `model`: a DLRM, also `WithFirstOrder`, a MatrixFactorization or a NeuralCollaborativeFiltering,
+      or a layer (vectors out).
     - `format`: "onnx", or "pt2" for `torch.export.load`; if not given, as the path ends.
     - `quantise`: "int8" or "int4" rounds the tables of mixdim layers first, as `mixdim.quantise` does.
     - `task`: "binary" gives probabilities, "rating" outputs as they are; by the model if not given.
@@ -85,7 +86,8 @@ def export(
 
 
 def _check_bags(model: nn.Module, rows: Mapping[str, int], bags: Sequence[str]) -> None:
-    layer = model.get_submodule("embeddings") if isinstance(model, DLRM) else model
+    deep = model.deep if isinstance(model, WithFirstOrder) else model
+    layer = deep.get_submodule("embeddings") if isinstance(deep, DLRM) else deep
     if bags and not isinstance(layer, MixedTables):
         raise ValueError(f"bags need a DLRM with a mixdim.FeatureEmbeddings, got {', '.join(bags)}")
     for name in bags:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
+from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering, WithFirstOrder
 from mixdim.models.dlrm import LearnedVector
 from mixdim.models.rating_model import RatingModel
 from mixdim.serving.bags import look_up_bags
@@ -37,15 +38,15 @@ def graph_of(model: nn.Module, asked: Asked) -> Graph:
     """Write a model as a graph: ids in, probabilities, ratings or vectors out."""
     graph = Graph()
     match model:
-        case DLRM():
-            _finish(graph, _dlrm(graph, model, asked), asked.task or "binary")
+        case DLRM() | WithFirstOrder():
+            _finish(graph, _logits(graph, model, asked), asked.task or "binary")
         case MatrixFactorization():
             _finish(graph, _factorization(graph, model, asked), asked.task or "rating")
         case NeuralCollaborativeFiltering():
             _finish(graph, _neural(graph, model, asked), asked.task or "rating")
         case FeatureEmbeddings():
             layer = embedded(model)
-            vectors = in_order(graph, _features(graph, layer, asked))
+            vectors = in_order(graph, _features(graph, layer, _ids(graph, layer, asked)))
             graph.output(vectors, "vectors", (BATCH, layer.num_features, layer.base_dim))
         case MixedDimEmbedding():
             layer = embedded(model)
@@ -63,6 +64,8 @@ def feature_rows(model: nn.Module) -> dict[str, int]:
             return users | items
         case DLRM():
             return rows_of(model.get_submodule("embeddings"))
+        case WithFirstOrder(deep=DLRM()):
+            return feature_rows(model.deep)
         case MixedTables():
             return rows_of(model)
     raise ValueError(
@@ -79,26 +82,43 @@ def _finish(graph: Graph, outputs: str, task: str) -> None:
     graph.output(outputs, TASKS[task], (BATCH,))
 
 
-def _features(graph: Graph, layer: Embedded, asked: Asked) -> Vectors:
-    """Declare the inputs of all features and look them up."""
-    single = [n for n, name in enumerate(layer.names) if name not in asked.bags]
-    found = Vectors([], [])
+class Ids(NamedTuple):
+    """The inputs of all features, every id a row of its feature or padding."""
+
+    single: list[int]  # features of one id a sample
+    ids: str  # (batch, those), "" if there are none
+    bags: dict[int, tuple[str, str]]  # values and offsets of the others
+
+
+def _ids(graph: Graph, layer: Embedded, asked: Asked) -> Ids:
+    """Declare the inputs of all features, and check them."""
+    single, ids, bags = [n for n, name in enumerate(layer.names) if name not in asked.bags], "", {}
     if single:
         ids = graph.input("ids", np.int64, (BATCH, len(single)))
-        found = look_up(graph, layer, checked_ids(graph, layer, ids, single, asked.unknown), single)
+        ids = checked_ids(graph, layer, ids, single, asked.unknown)
     for n, name in enumerate(layer.names):
         if name in asked.bags:
             values = graph.input(f"{name}.values", np.int64, (f"{name}.count",))
             offsets = graph.input(f"{name}.offsets", np.int64, (f"{BATCH} + 1",))
-            found.values.append(look_up_bags(graph, layer, n, values, offsets, asked.unknown))
-            found.features.append(n)
+            column = graph.add("Unsqueeze", values, graph.constant([1]))
+            column = checked_ids(graph, layer, column, [n], asked.unknown)
+            bags[n] = _single_column(graph, column), offsets
+    return Ids(single, ids, bags)
+
+
+def _features(graph: Graph, layer: Embedded, given: Ids) -> Vectors:
+    """Look up all features."""
+    found = look_up(graph, layer, given.ids, given.single) if given.single else Vectors([], [])
+    for n, (values, offsets) in given.bags.items():
+        found.values.append(look_up_bags(graph, layer, n, values, offsets))
+        found.features.append(n)
     return found
 
 
 def _one_table(graph: Graph, layer: Embedded, asked: Asked) -> str:
     """The vectors of a layer of one feature: (batch, base_dim)."""
     if asked.bags:
-        ((found,), _) = _features(graph, layer, asked)
+        ((found,), _) = _features(graph, layer, _ids(graph, layer, asked))
     else:
         ids = graph.input("ids", np.int64, (BATCH,))
         column = graph.add("Unsqueeze", ids, graph.constant([1]))
@@ -106,16 +126,33 @@ def _one_table(graph: Graph, layer: Embedded, asked: Asked) -> str:
     return graph.reshape(found, [-1, layer.base_dim])
 
 
-def _dlrm(graph: Graph, model: DLRM, asked: Asked) -> str:
+def _logits(graph: Graph, model: DLRM | WithFirstOrder, asked: Asked) -> str:
     """The logit of each sample: (batch,)."""
-    layer = embedded(model.get_submodule("embeddings"))
-    found = _features(graph, layer, asked)
+    deep = model.deep if isinstance(model, WithFirstOrder) else model
+    assert isinstance(deep, DLRM)
+    layer = embedded(deep.get_submodule("embeddings"))
+    ids = _ids(graph, layer, asked)
+    dense = graph.input("dense", np.float32, (BATCH, deep.num_dense)) if deep.num_dense else ""
+    if not isinstance(model, WithFirstOrder):
+        return _dlrm(graph, deep, _features(graph, layer, ids), dense)
+    weights = embedded(model.get_submodule("weights"))
+    of_ids = graph.concat(_features(graph, weights, ids).values, axis=1)  # (batch, features, 1)
+    terms = [graph.add("ReduceSum", of_ids, graph.constant([1, 2]), keepdims=0)]
+    if dense:
+        dense = graph.add("Sub", dense, graph.weights(model.means))
+        dense = graph.add("Div", dense, graph.weights(model.deviations))
+        terms.append(_single_column(graph, graph.add("MatMul", dense, graph.weights(model.dense.t()))))
+    deep_terms = [_dlrm(graph, deep, _features(graph, layer, ids), dense), graph.weights(model.constant)]
+    return graph.add("Sum", *deep_terms, *terms)
+
+
+def _dlrm(graph: Graph, model: DLRM, found: Vectors, numbers: str) -> str:
+    """The logit of each sample: (batch,)."""
     if isinstance(model.bottom, LearnedVector):
         shape = graph.add("Slice", graph.add("Shape", found.values[0]), *map(graph.constant, ([0], [1])))
         shape = graph.concat([shape, graph.constant([1])], axis=0)
         dense = graph.add("Expand", graph.weights(model.bottom.weight), shape)
     else:
-        numbers = graph.input("dense", np.float32, (BATCH, model.num_dense))
         dense = _layers(graph, _modules(model.bottom), numbers)
     slot_of_dense = graph.add("Unsqueeze", dense, graph.constant([1]))
     slots = graph.concat([slot_of_dense, *found.values], axis=1)  # (batch, S, base_dim)

@@ -18,7 +18,7 @@ from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.lookup import lookup_each
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.models import DLRM
+from mixdim.models import DLRM, WithFirstOrder
 from mixdim.serving.models import Asked, feature_rows
 
 ABOUT = "mixdim.json"  # the file in the archive that says what it is
@@ -51,12 +51,13 @@ class TensorModel(nn.Module):
         self.model, self.bags = model, tuple(asked.bags)
         rows = feature_rows(model)
         self.names = list(rows)
-        self.num_dense = model.num_dense if isinstance(model, DLRM) else 0
-        is_binary = asked.task == "binary" if asked.task else isinstance(model, DLRM)
+        deep = model.deep if isinstance(model, WithFirstOrder) else model
+        self.num_dense = deep.num_dense if isinstance(deep, DLRM) else 0
+        is_binary = asked.task == "binary" if asked.task else isinstance(deep, DLRM)
         self.gives_probabilities = is_binary and not isinstance(model, MixedTables)
         unknown = [-1 if asked.unknown is None else asked.unknown[name] for name in rows]
         self.rows, self.unknown = list(rows.values()), None if asked.unknown is None else unknown
-        layer = model.get_submodule("embeddings") if isinstance(model, DLRM) else model
+        layer = deep.get_submodule("embeddings") if isinstance(deep, DLRM) else deep
         self.padding_id = layer.padding_id if isinstance(layer, MixedTables) else None
 
     @property
@@ -113,20 +114,32 @@ class TensorModel(nn.Module):
         self, ids: Tensor, dense: Tensor, others: Sequence[Tensor], single: Sequence[int]
     ) -> Tensor:
         """Look up feature by feature: the layer's own way needs two samples at least, in a graph."""
-        layer = self.model.get_submodule("embeddings") if isinstance(self.model, DLRM) else self.model
-        assert isinstance(layer, MixedTables)
-        planes: dict[int, Tensor] = {}
-        for column, number in enumerate(single):
-            planes[number] = _vectors(layer, number, ids[:, column])
+        bags = {}
         for place, name in enumerate(self.bags):
             number, (values, offsets) = self.names.index(name), others[2 * place : 2 * place + 2]
-            checked = self._checked(values, number)
-            planes[number] = _pooled(layer, number, checked, offsets, ids.shape[0])
-        vectors = torch.stack([planes[number] for number in range(len(self.names))], dim=1)
-        if isinstance(self.model, DLRM):
-            bottom = self.model.bottom(dense)
-            return self.model.top(dot_interaction(bottom, vectors)).squeeze(1)
-        return vectors if isinstance(layer, FeatureEmbeddings) else vectors.squeeze(1)
+            bags[number] = self._checked(values, number), offsets
+
+        def look_up(layer: nn.Module) -> Tensor:
+            assert isinstance(layer, MixedTables)
+            planes = {n: _vectors(layer, n, ids[:, column]) for column, n in enumerate(single)}
+            planes |= {n: _pooled(layer, n, *bag, ids.shape[0]) for n, bag in bags.items()}
+            return torch.stack([planes[n] for n in range(len(self.names))], dim=1)
+
+        def logits(model: nn.Module, numbers: Tensor) -> Tensor:
+            vectors = look_up(model.get_submodule("embeddings"))
+            interactions = dot_interaction(model.get_submodule("bottom")(numbers), vectors)
+            return model.get_submodule("top")(interactions).squeeze(1)
+
+        match self.model:
+            case WithFirstOrder():
+                numbers = self.model.standardised(dense)
+                outputs = logits(self.model.deep, numbers)
+                return self.model.added(outputs, numbers, look_up(self.model.get_submodule("weights")))
+            case DLRM():
+                return logits(self.model, dense)
+            case FeatureEmbeddings():
+                return look_up(self.model)
+        return look_up(self.model).squeeze(1)
 
 
 def _vectors(layer: MixedTables, feature: int, ids: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import nn
 
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering, WithFirstOrder
+from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def _dlrm(
     if not first_order:
         return model
     sizes = {feature.name: feature.rows for feature in plan.features}
-    return WithFirstOrder(model, sizes, num_dense=given.num_dense, constant=given.mean)
+    width_1 = make_plan(sizes, temperature=0, base_dim=1)
+    weights = FeatureEmbeddings(width_1, sparse=True, pooling="mean", **given.drawn)
+    return WithFirstOrder(model, weights, num_dense=given.num_dense, constant=given.mean)
 
 
 def _auto_dlrm(train_rows: int) -> dict[str, Any]:

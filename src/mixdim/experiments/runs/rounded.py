@@ -9,6 +9,7 @@ from torch import nn
 
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.quantising import quantise
+from mixdim.models import WithFirstOrder
 from mixdim.planning.methods import ROUNDED
 
 
@@ -24,11 +25,12 @@ def rounded(model: nn.Module, name: str | None) -> nn.Module:
 
 
 def embedding_layers(model: nn.Module) -> list[MixedTables]:
-    """The mixed layers of a model."""
+    """The layers of a model that its plan is of: first-order weights are not, nor are MF's biases."""
+    model = model.deep if isinstance(model, WithFirstOrder) else model
     return [module for module in model.modules() if isinstance(module, MixedTables)]
 
 
 def embedding_bytes(model: nn.Module) -> int:
-    """Bytes of all that a model's embeddings store: tables, projections, scales, ranks of ids."""
+    """Bytes of all that these layers store: tables, projections, scales, ranks of ids."""
     states = (layer.state_dict() for layer in embedding_layers(model))
     return sum(tensor.nbytes for state in states for tensor in state.values())

@@ -11,8 +11,8 @@ from torch import nn
 
 from mixdim.data import Dataset
 from mixdim.experiments.runs.config import TEMPERATURE, read_config
+from mixdim.experiments.runs.rounded import embedding_layers
 from mixdim.experiments.runs.trained import open_for
-from mixdim.layer.mixed_tables import MixedTables
 from mixdim.planning.from_counts import Bands, plan
 from mixdim.planning.from_spectra import nearest_temperature, spectral_plan, table_error
 from mixdim.planning.plan import Plan
@@ -101,7 +101,6 @@ def tables_of(model: nn.Module) -> dict[str, np.ndarray]:
     """The matrix that each feature's embedding stands for, by feature name: (rows, base_dim)."""
     return {
         name: layer.dense_weight(name).numpy(force=True)
-        for layer in model.modules()
-        if isinstance(layer, MixedTables)
+        for layer in embedding_layers(model)
         for name in layer.plan
     }

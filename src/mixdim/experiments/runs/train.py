@@ -224,8 +224,11 @@ def _unknown_dropout_line(untrained: Sequence[str]) -> str:
 def _opening_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     widths = [block.dim for block in plan.blocks]
-    return (
+    line = (
         f"{config.model}: {parameters:,} parameters, {plan.num_parameters:,} of them embeddings "
         f"({rule_in_words(plan.made_by)}, base_dim {plan.base_dim}, "
         f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
     )
+    if isinstance(model, WithFirstOrder):
+        line += f", {model.num_first_order:,} first-order weights, which no budget counts"
+    return line
