@@ -32,8 +32,8 @@ class Model:
         self.input_names = [entry.name for entry in self.session.get_inputs()]
         side = json.loads(path.with_name(f"{path.name}.vocabulary.json").read_text(encoding="utf-8"))
         self.features, self.dense = side["features"], side["dense"]
-        self.takes_logarithms = side["dense_rule"].startswith("log")
-        self.columns = {*self.dense, *(feature["name"] for feature in self.features)}
+        self.limit = math.inf if side["dense_limit"] is None else side["dense_limit"]
+        self.columns = {column["name"] for column in (*self.dense, *self.features)}
         self.ids = {
             feature["name"]: {str(v): n for n, v in enumerate(feature["values"]) if v is not None}
             for feature in self.features
@@ -54,8 +54,7 @@ class Model:
 
     def inputs(self, samples: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         """The arrays that the model reads."""
-        numbers = [[self.number(sample, name) for name in self.dense] for sample in samples]
-        inputs = {"dense": np.array(numbers, np.float32)}
+        inputs = {"dense": np.array([self.numbers(sample) for sample in samples], np.float32)}
         columns = []
         for feature in self.features:
             values = [sample.get(feature["name"]) for sample in samples]
@@ -85,14 +84,21 @@ class Model:
                 raise ValueError(f"{feature['name']!r} must be hexadecimal, got {value!r}") from None
         return int(self.ids[feature["name"]].get(str(value), feature["unknown"]))
 
-    def number(self, sample: dict[str, Any], name: str) -> float:
-        """A dense number as the model learned it."""
-        value = sample.get(name)
-        if value is None:
-            return 0.0
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{name!r} must be a finite number, got {value!r}")
-        return math.log1p(max(value, 0)) if self.takes_logarithms else value
+    def numbers(self, sample: dict[str, Any]) -> list[float]:
+        """A sample's dense numbers as the model learned them, then 1 for each that is missing."""
+        found, gaps = [], []
+        for column in self.dense:
+            x, name = sample.get(column["name"]), column["name"]
+            if column["tells_missing"]:
+                gaps.append(float(x is None))
+            if x is None or not column["scale"]:
+                found.append(0.0)
+                continue
+            if not isinstance(x, int | float) or not math.isfinite(x):
+                raise ValueError(f"{name!r} must be a finite number, got {x!r}")
+            z = math.log1p(max(x, 0)) if column["log"] else x
+            found.append(min(max((z - column["mean"]) / column["scale"], -self.limit), self.limit))
+        return found + gaps
 
 
 class Handler(BaseHTTPRequestHandler):

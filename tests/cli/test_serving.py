@@ -85,7 +85,8 @@ def test_rounding_says_what_it_costs_and_a_rounded_run_stays_as_it_is(capsys, tm
 def test_the_file_beside_the_model_says_which_id_a_value_has(capsys, tmp_path, runs):
     output(capsys, "export", runs / "bags", "--out", tmp_path / "m.onnx")
     side = json.loads((tmp_path / "m.onnx.vocabulary.json").read_text())
-    assert side["dense"] == ["x", "y"]
+    as_it_is = {"log": False, "mean": 0.0, "scale": 1.0, "tells_missing": False}
+    assert side["dense"] == [{"name": name, **as_it_is} for name in ("x", "y")]
     assert [(f["name"], f["bag"], f["unknown"], f["missing"]) for f in side["features"]] == [
         ("user", False, 8, 8),
         ("item", False, 4, 4),

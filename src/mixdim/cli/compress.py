@@ -70,7 +70,8 @@ def compress(
     ratio = found.bytes_before / found.bytes_after
     typer.echo(
         f"embeddings of {format_bytes(found.bytes_before)} are {format_bytes(found.bytes_after)} now, "
-        f"{ratio:.1f}x smaller"
+        f"{ratio:.1f}x smaller; the whole model was {format_bytes(found.model_bytes[0])} and is "
+        f"{format_bytes(found.model_bytes[1])}"
     )
     typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(str(found.data))}")
 

@@ -47,13 +47,18 @@ NOT_ASKED = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim"
 
 @dataclass(frozen=True)
 class CompressedRun:
-    """What became of a run: its plan, and metrics and bytes of its embeddings before and after."""
+    """What became of a run: its plan, and metrics and bytes before and after.
+
+    `bytes_before` and `bytes_after` are of the embeddings; `model_bytes` of all the model keeps, before
+    and after: weights of one number an id, such as MF's biases and first-order weights, stay as they are.
+    """
 
     plan: Plan
     before: dict[str, Any]
     after: dict[str, Any]
     bytes_before: int
     bytes_after: int
+    model_bytes: tuple[int, int]
     data: Path
 
 
@@ -104,7 +109,12 @@ def compress_run(
         _save_weights(folder, model, run.step, measured["validation"])
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     after, bytes_after = measured["validation"], embedding_bytes(small)
-    return CompressedRun(plan, before, after, bytes_before, bytes_after, dataset.path)
+    model_bytes = _bytes_of(run.model), _bytes_of(small)
+    return CompressedRun(plan, before, after, bytes_before, bytes_after, model_bytes, dataset.path)
+
+
+def _bytes_of(model: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
 def _opened(path: Path, data: Path | None) -> tuple[Dataset, OpenedRun]:

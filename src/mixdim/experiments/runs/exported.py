@@ -14,7 +14,8 @@ import torch
 
 import mixdim
 from mixdim.data import Dataset
-from mixdim.data.folder import vocabulary_file
+from mixdim.data.dense_rules import LIMIT, DenseRule
+from mixdim.data.folder import Meta, vocabulary_file
 from mixdim.experiments.runs.config import read_config
 from mixdim.experiments.runs.folder import CONFIG
 from mixdim.experiments.runs.trained import OpenedRun, check_rows, open_for
@@ -98,7 +99,7 @@ def export_run(
 
 
 def vocabularies(dataset: Dataset) -> dict[str, Any]:
-    """Which id each value of each feature has, as JSON: see docs/serving.md."""
+    """Which id each value of each feature has, and what becomes of numbers: see docs/serving.md."""
     is_criteo, entries = dataset.meta.options.get("format") == "criteo", []
     for number, feature in enumerate(dataset.meta.features):
         table = pl.read_parquet(dataset.path / vocabulary_file(number)).sort("id")
@@ -116,9 +117,28 @@ def vocabularies(dataset: Dataset) -> dict[str, Any]:
         "version": 1,
         "task": dataset.task,
         "features": entries,
-        "dense": list(dataset.meta.dense),
-        "dense_rule": "log(1 + max(x, 0))" if is_criteo else "x",  # and 0 where it is missing
+        "dense": _numbers(dataset.meta, is_criteo=is_criteo),
+        "dense_limit": None if dataset.meta.dense_rules is None else LIMIT,
     }
+
+
+def _numbers(meta: Meta, *, is_criteo: bool) -> list[dict[str, Any]]:
+    """What becomes of each column of numbers: see `mixdim.data.dense_rules`."""
+    rules = meta.dense_rules
+    if rules is None:  # taken as they are; Criteo's recipe takes logarithms
+        rules = tuple(
+            DenseRule(name, is_criteo, mean=0.0, scale=1.0, missing=0.0) for name in meta.dense
+        )
+    return [
+        {
+            "name": rule.column,
+            "log": rule.log,
+            "mean": rule.mean,
+            "scale": rule.scale,
+            "tells_missing": rule.tells_missing,
+        }
+        for rule in rules
+    ]
 
 
 def outputs_of_file(
