@@ -49,8 +49,8 @@ NOT_ASKED = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim"
 class CompressedRun:
     """What became of a run: its plan, and metrics and bytes before and after.
 
-    `bytes_before` and `bytes_after` are of the embeddings; `model_bytes` of all the model keeps, before
-    and after: weights of one number an id, such as MF's biases and first-order weights, stay as they are.
+    `bytes_before` and `bytes_after` are of the embeddings, `model_bytes` of all that the model keeps:
+    one number an id, as MF's biases and first-order weights are, is not made narrower.
     """
 
     plan: Plan
