@@ -1,5 +1,7 @@
 """Two processes on this machine, reducing gradients with gloo."""
 
+import gc
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,23 +36,30 @@ def train(model, batch, steps=3):
         optimizer.step()
 
 
-def train_half(rank, store, results):
+def work(rank, store, results):
     """What one of the two processes does."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     try:
-        for sparse in (False, True):
-            wrap = mixdim.DistributedDataParallel if sparse else nn.parallel.DistributedDataParallel
-            model = wrap(make_model(sparse))
-            train(model, BATCH[2 * rank : 2 * rank + 2])
-            assert model.module[0].table_8.grad.is_sparse == sparse
-            weights = {name: p.detach().tolist() for name, p in model.module.named_parameters()}
-            results[rank, sparse] = weights
-        try:
-            nn.parallel.DistributedDataParallel(make_model(sparse=True))(BATCH)
-        except RuntimeError as error:
-            results[rank, "refused"] = str(error)
+        train_half(rank, results)
     finally:
+        # By now no model is left: the last of those that hold a group waits for its threads, and a model
+        # would hold Python's lock meanwhile, which one of them may want.
+        gc.collect()
         dist.destroy_process_group()
+
+
+def train_half(rank, results):
+    for sparse in (False, True):
+        wrap = mixdim.DistributedDataParallel if sparse else nn.parallel.DistributedDataParallel
+        model = wrap(make_model(sparse))
+        train(model, BATCH[2 * rank : 2 * rank + 2])
+        assert model.module[0].table_8.grad.is_sparse == sparse
+        weights = {name: p.detach().tolist() for name, p in model.module.named_parameters()}
+        results[rank, sparse] = weights
+    try:
+        nn.parallel.DistributedDataParallel(make_model(sparse=True))(BATCH)
+    except RuntimeError as error:
+        results[rank, "refused"] = str(error)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +69,7 @@ def results(tmp_path_factory):
         shared = manager.dict()
         store = tmp_path_factory.mktemp("ranks") / "store"
         # As sweeps start theirs: by now the forkserver may have imported torch for one already.
-        multiprocessing.start_processes(
-            train_half, (str(store), shared), nprocs=2, start_method="forkserver"
-        )
+        multiprocessing.start_processes(work, (str(store), shared), nprocs=2, start_method="forkserver")
         return dict(shared)
 
 
