@@ -73,7 +73,9 @@ def requests(model: Path, samples: int) -> list[bytes]:
         return format(found, "x") if feature["kind"] == "hexadecimal" and found is not None else found
 
     def sample() -> dict[str, object]:
-        numbers: dict[str, object] = {name: round(random.random(), 3) for name in side["dense"]}
+        numbers: dict[str, object] = {
+            column["name"]: round(random.random(), 3) for column in side["dense"]
+        }
         bags = {f["name"]: [value(f), value(f)] for f in side["features"] if f["bag"]}
         return numbers | bags | {f["name"]: value(f) for f in side["features"] if not f["bag"]}
 
