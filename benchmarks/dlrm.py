@@ -50,6 +50,10 @@ class Mlps(nn.Module):
         self.bottom = nn.Sequential(*mlp(NUM_DENSE, *bottom, base_dim))
         self.top = nn.Sequential(*mlp(self.interaction_dim, *top, 1)[:-1])  # logits: no ReLU
 
+    def use_kernels(self) -> None:
+        """Let the same layers run as those of `mixdim.models.mlp`."""
+        self.bottom, self.top = Layers(*self.bottom), Layers(*self.top)
+
 
 class Dlrm(nn.Module):
     """DLRM with the given embeddings, and the interaction of a dense vector with ids through them."""
@@ -97,7 +101,7 @@ def mixdim_amsgrad(
     layer = mixdim.FeatureEmbeddings(plan, sparse=True)
     mlps = Mlps(plan.base_dim, hidden)
     if own_mlps:
-        mlps.bottom, mlps.top = Layers(*mlps.bottom), Layers(*mlps.top)
+        mlps.use_kernels()
     model = Dlrm(layer, layer.interact, mlps)
     return model_step(model, [mixdim.SparseAMSGrad(model.parameters(), lr=LEARNING_RATE)], batches)
 
@@ -114,9 +118,11 @@ def fbgemm_adagrad(plan: mixdim.Plan, hidden: Hidden, batches: list[Batch]) -> S
     return model_step(model, [amsgrad(model.parameters())], batches)
 
 
-def mlps_alone(base_dim: int, hidden: Hidden, batches: list[Batch]) -> Step:
+def mlps_alone(base_dim: int, hidden: Hidden, batches: list[Batch], *, own_mlps: bool = False) -> Step:
     """Train the two MLPs, with nothing between them: all that a faster layer cannot save."""
     mlps = Mlps(base_dim, hidden)
+    if own_mlps:
+        mlps.use_kernels()
     batch_size = len(batches[0].ids)
     pull = torch.randn(batch_size, base_dim)
     interactions = torch.randn(batch_size, mlps.interaction_dim, requires_grad=True)
@@ -154,6 +160,9 @@ def main() -> None:
         "the same, MLPs as mixdim.models.mlp": partial(mixdim_amsgrad, plan, hidden, own_mlps=True),
         RIVAL: partial(loop_sparse_adam, plan, hidden),
         "limit: MLPs alone": partial(mlps_alone, options.base_dim, hidden),
+        "limit: MLPs alone, as mixdim.models.mlp": partial(
+            mlps_alone, options.base_dim, hidden, own_mlps=True
+        ),
     }
     if options.with_fbgemm:
         import_fbgemm()

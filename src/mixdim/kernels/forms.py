@@ -23,7 +23,7 @@ CHUNK = 32  # kChunkColumns of split.h
 # on two cores with AVX2 (benchmarks/dlrm.py with MIXDIM_INTERACTION=fused or split compares the forms).
 PRODUCT = 1.3  # a multiply-add of the products here, which are smaller
 DENSE = 30.0  # a number of a dense vector with a lifted row, there and back
-ELEMENT, VECTOR = 600.0, 100.0  # an element of a sample (see split_pairs.h), and each vector of it
+ELEMENT, VECTOR = 600.0, 100.0  # an element of a sample (see split_pairs_back.h), and each vector of it
 FUSED_PAIR = 300.0  # a pair of features of a sample
 START = 1e7  # of the split form: structs, memory, threads
 
@@ -78,7 +78,7 @@ class SplitForm:
         np.maximum.at(self.later, self.position, self.column + widths)
 
     def _count_elements(self) -> None:
-        """Find whose the elements of narrow columns are, and of how many vectors: see split_pairs.h."""
+        """Find whose the elements of narrow columns are, and their vectors: see split_pairs_back.h."""
         narrow = np.argsort(self.column)[self.is_one_hot.sum() :]
         vectors, owner = self.padded[narrow] // LANES, self.position[narrow]
         is_band = np.bincount(self.position)[owner] > 1
@@ -114,6 +114,13 @@ class SplitForm:
         """Where each element goes in the output."""
         slots = self.order + 1
         columns = [_pair_column(slots[i], slots[later]) for i, later in enumerate(self._later)]
+        return (self.base_dim + np.concatenate(columns)).astype(np.int32)
+
+    @cached_property
+    def pair_column(self) -> np.ndarray:
+        """Where the products of each position with those before it go."""
+        slots = self.order + 1
+        columns = [_pair_column(slots[j], slots[:j]) for j in range(self.num_features)]
         return (self.base_dim + np.concatenate(columns)).astype(np.int32)
 
     @cached_property

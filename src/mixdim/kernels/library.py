@@ -18,7 +18,7 @@ from torch import Tensor
 
 SWITCH = "MIXDIM_KERNELS"
 LEVELS = {"avx2": ("AVX2", "AVX512"), "generic": None}  # the processor levels that each build needs
-INTERFACE = 7  # of native.cpp: a build of another version of mixdim reads other structs
+INTERFACE = 8  # of native.cpp: a build of another version of mixdim reads other structs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,7 +107,7 @@ def address(value: int | np.ndarray | Tensor | None) -> int:
     if isinstance(value, Tensor):
         return value.data_ptr()
     if isinstance(value, np.ndarray):
-        return value.__array_interface__["data"][0]
+        return value.ctypes.data  # of structs, __array_interface__ would spell out every field
     return value or 0
 
 

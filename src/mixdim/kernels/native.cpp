@@ -72,7 +72,7 @@ int64_t if_memory_lasts(const Work& work) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 7; }
+EXPORT int64_t mixdim_interface(int64_t) { return 8; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
@@ -232,16 +232,14 @@ EXPORT void mixdim_split_entries(const Layer* layer, const Split* split, const R
   prepare_entries(*layer, *split, runs, rows, threads);
 }
 
-// out (B, D + pairs). `work` has room for (chunks + 1, F, B).
+// out (B, D + pairs).
 EXPORT void mixdim_split_interact(const Layer* layer, const Split* split, const Run* runs, const uint32_t* rows,
-                                  const uint32_t* values, const float* dense, float* work, float* out,
-                                  int64_t threads) {
-  const int64_t D = layer->base_dim, plane = layer->num_features * split->batch;
+                                  const uint32_t* values, const float* dense, float* out, int64_t threads) {
+  const int64_t D = layer->base_dim;
   find_places(*layer, *split, runs, rows, values, threads);
   matrix_product_in_parallel(split->batch, split->z_columns, D, rows_of(dense, D),
                              transposed(rows_of(split->z_weight, D)), split->z, split->z_columns, false, scratches(threads), threads);
-  dense_products(*layer, *split, runs, values, dense, work + plane, work, threads);
-  pairs(*split, dense, work, out, threads);
+  pairs(*split, dense, out, threads);
 }
 
 // The gradients of the dense vectors, of the touched rows and of the projections. The gradient of what was prepared
@@ -249,13 +247,13 @@ EXPORT void mixdim_split_interact(const Layer* layer, const Split* split, const 
 EXPORT void mixdim_split_back(const Layer* layer, const Split* split, const Run* runs, const uint32_t* rows,
                               const uint32_t* values, const float* dense, const float* gradient, float* work,
                               int64_t num_elements, int64_t offset, float* dense_gradient, const BlockGradient* to, int64_t threads) {
-  const int64_t B = split->batch, D = layer->base_dim, F = layer->num_features, columns = D + F * (F + 1) / 2;
+  const int64_t B = split->batch, D = layer->base_dim, F = layer->num_features;
   float *z_gradient = split->z + offset, *z_weight_gradient = split->z_weight + offset;
   clear_gradients(*split, offset, threads);
-  float *elements = work + F * B, *x = elements + B * num_elements, *of_x = x + B * (split->columns - split->narrow);
+  float *elements = work + F * split->feature_stride(), *x = elements + B * num_elements, *of_x = x + B * (split->columns - split->narrow);
   const PairGradients sorted{work, elements, x, of_x};
-  pairs_back(*layer, *split, runs, values, gradient, offset, z_gradient, sorted, threads);
-  dense_products_back(*layer, *split, runs, values, dense, work, gradient, columns, offset, dense_gradient, threads);
+  pairs_back(*layer, *split, runs, values, gradient, offset, z_gradient, sorted, dense_gradient, threads);
+  lifted_back(*layer, *split, runs, values, dense, sorted.products, offset, threads);
   matrix_product_in_parallel(B, D, split->z_columns, rows_of(z_gradient, split->z_columns),
                              rows_of(split->z_weight, D), dense_gradient, D, true, scratches(threads), threads);
   matrix_product_in_parallel(split->z_columns, D, B, transposed(rows_of(z_gradient, split->z_columns)),

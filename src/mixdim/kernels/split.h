@@ -40,7 +40,7 @@ struct SplitBlock {
   float* lifted;         // (entries, D, padded); null if not lifted
 };
 
-// How many elements of 4, 2 and 1 vectors a position has: see split_pairs.h.
+// How many elements of 4, 2 and 1 vectors a position has: see split_pairs_back.h.
 struct Elements {
   int64_t of_four, of_two, of_one;
 };
@@ -59,6 +59,7 @@ struct Split {
   const int64_t* element_start;   // (F + 1,) how many elements the positions before have, one-hot ones included
   const int64_t* dense_column;    // (F,) where the product of each with the dense vector goes in the output
   const int32_t* element_column;  // where elements go
+  const int32_t* pair_column;     // where products go: of each position with those before it
   int64_t features, hot, batch, base_dim;
   int64_t columns, narrow;  // narrow columns, of features that are not one-hot, are last: zeros before them
   int64_t z_columns, stride;
@@ -66,10 +67,14 @@ struct Split {
   float* gram;            // (W, W): what is right of the diagonal
   float* z_weight;        // (z_columns, D)
   float* z;               // (B, z_columns)
-  Place* places;          // (B, F), by position
+  Place* places;          // (F, B + 16), by position
   uint32_t* hot_columns;  // (B, one-hot features): the column of each, with padding one that is always zero
   uint32_t* entry_of;     // the entry of each sorted value
 
+  // Where the next feature's begin, of what is (F, B + 16): if that were a power of two, all of a sample's would compete
+  // for a few places in the cache.
+  int64_t feature_stride() const { return batch + 16; }
+  Place& place(int64_t sample, int64_t position) const { return places[position * feature_stride() + sample]; }
   int64_t chunks() const { return stride / kChunkColumns; }
 };
 
@@ -114,8 +119,8 @@ inline Matrix rows_of(const float* data, int64_t stride) { return {data, stride,
 void find_places(const Layer& layer, const Split& split, const Run* runs, const uint32_t* rows, const uint32_t* values,
                  int64_t threads) {
   in_parallel(layer.num_features, threads, [&](int64_t position) {
-    Place* places = split.places + position;
-    for (int64_t s = 0; s < split.batch; ++s) places[s * layer.num_features].block = -1;
+    Place* places = &split.place(0, position);
+    for (int64_t s = 0; s < split.batch; ++s) places[s].block = -1;
     const Feature& feature = layer.features[split.order[position]];
     for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
       const Run& run = runs[b];
@@ -123,11 +128,11 @@ void find_places(const Layer& layer, const Split& split, const Run* runs, const 
       for (int64_t i = run.first; i < run.first + run.count; ++i) {
         unique += i > run.first && rows[i] != rows[i - 1];
         split.entry_of[i] = split.blocks[b].has_all_rows ? rows[i] : unique;
-        places[values[i] * layer.num_features] = {static_cast<int32_t>(b), split.entry_of[i]};
+        places[values[i]] = {static_cast<int32_t>(b), split.entry_of[i]};
       }
     }
     for (int64_t s = 0; position < split.hot && s < split.batch; ++s) {
-      const Place& place = places[s * layer.num_features];
+      const Place& place = places[s];
       const int64_t column = place.block < 0 ? split.narrow - kLanes : split.blocks[place.block].column + place.entry;
       split.hot_columns[s * split.hot + position] = static_cast<uint32_t>(column);
     }

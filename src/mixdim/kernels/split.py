@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mixdim.kernels.forms import CHUNK, SplitForm
+from mixdim.kernels.forms import SplitForm
 from mixdim.kernels.library import address, call, outside_of_graphs
 from mixdim.kernels.lookup import RowGradients, Sorted, projection_gradients, sort_ids
 from mixdim.kernels.pool import Borrowed, empty
@@ -30,10 +30,10 @@ BLOCK = np.dtype({
 SPLIT = np.dtype({
     "names": [
         "blocks", "order", "later", "elements", "element_start", "dense_column", "element_column",
-        "num_features", "num_one_hot", "batch", "base_dim", "columns", "narrow", "z_columns", "stride",
-        "q", "gram", "z_weight", "z", "places", "hot_columns", "entry_of",
+        "pair_column", "num_features", "num_one_hot", "batch", "base_dim", "columns", "narrow",
+        "z_columns", "stride", "q", "gram", "z_weight", "z", "places", "hot_columns", "entry_of",
     ],
-    "formats": [np.int64] * 22,
+    "formats": [np.int64] * 23,
 })  # fmt: skip
 CACHE_LINE = 16  # floats
 MOST_KEPT = 2**24  # floats of rows that are prepared for a whole evaluation
@@ -98,7 +98,15 @@ class Prepared:
             "stride",
         ):
             struct[name] = getattr(form, name)
-        for name in ("order", "later", "elements", "element_start", "dense_column", "element_column"):
+        for name in (
+            "order",
+            "later",
+            "elements",
+            "element_start",
+            "dense_column",
+            "element_column",
+            "pair_column",
+        ):
             struct[name] = address(getattr(form, name))
         struct["blocks"], struct["batch"] = address(blocks), batch
         self._place(room, batch)
@@ -117,7 +125,7 @@ class Prepared:
             if form.is_lifted[b]:
                 room.take(blocks, "lifted", entries * form.stride, b)
         self.num_floats = room.size  # what has a gradient; what follows has none
-        room.take(struct, "places", 2 * form.num_features * batch)
+        room.take(struct, "places", 2 * form.num_features * (batch + CACHE_LINE))
         room.take(struct, "hot_columns", form.num_one_hot * batch)
         room.take(struct, "entry_of", form.num_features * batch)
         self.memory = room.settle()
@@ -199,10 +207,8 @@ def _interact(structs: LayerStructs, prepared: Prepared, ids: Sorted, dense: Ten
     form, batch, dense = prepared.form, structs.batch, dense.contiguous()
     require_shape(dense, "dense", (batch, form.base_dim))
     out = empty(batch, form.base_dim + form.num_features * (form.num_features + 1) // 2)
-    work = Borrowed((form.stride // CHUNK + 1) * form.num_features * batch)
     sorted_ids = (ids.runs, ids.rows, ids.values)
-    arguments = (structs.layer, prepared.struct, *sorted_ids, dense, work.address(), out)
-    call("mixdim_split_interact", *arguments)
+    call("mixdim_split_interact", structs.layer, prepared.struct, *sorted_ids, dense, out)
     return out
 
 
@@ -221,7 +227,8 @@ def _backward(
     to = RowGradients(structs, ids)
     projections, dense_gradient = projection_gradients(structs, to), empty(*dense.shape)
     per_sample = form.num_features + form.num_elements + 2 * (form.columns - form.narrow)
-    memory, work = Borrowed(prepared.num_floats), Borrowed(per_sample * structs.batch)
+    memory = Borrowed(prepared.num_floats)
+    work = Borrowed(per_sample * structs.batch + CACHE_LINE * form.num_features)
     offset = (memory.address() - prepared.memory.address()) // 4
     sorted_ids = (ids.runs, ids.rows, ids.values)
     call(

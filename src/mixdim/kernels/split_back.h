@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "split_pairs.h"
+#include "split_pairs_back.h"
 
 namespace mixdim {
 
