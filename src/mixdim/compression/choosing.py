@@ -83,11 +83,13 @@ def choose(
     ]
     least = smallest(fields)
     if budget < least:
-        raise BudgetTooSmallError(
+        error = BudgetTooSmallError(
             f"budget of {format_bytes(budget)} ({budget:,} bytes) is too small: the smallest for "
             f"{'this table' if len(tables) == 1 else f'these {len(tables)} tables'} is {least:,} bytes"
             f"{f' with min_dim {min_dim}' if min_dim else ''}"
         )
+        error.least = least
+        raise error
     picked = pick(fields, budget)
     edges = list(accumulate((len(table.fields) for table in tables), initial=0))
     return [

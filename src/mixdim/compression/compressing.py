@@ -147,10 +147,12 @@ def _make(
     try:
         chosen = choose(subjects, share.available, **options)
     except BudgetTooSmallError as error:
-        if not share.kept:
+        if not share.kept or error.least is None:
             raise
+        least = error.least + share.kept
         raise BudgetTooSmallError(
-            f"{error}, beside {share.kept:,} bytes that stay as they are"
+            f"budget of {share.asked:,} bytes is too small: the smallest for all tables is {least:,} "
+            f"bytes, {share.kept:,} of them for those that stay as they are"
         ) from None
     for table, subject, choice in zip(wanted, subjects, chosen, strict=True):
         if choice.nbytes < table.nbytes:
@@ -242,15 +244,16 @@ class Share(NamedTuple):
 
     available: int
     kept: int
+    asked: int
 
 
 def _share(budget: Any, tables: Sequence[ModelTable], wanted: Sequence[ModelTable]) -> Share:
     full = sum(table.nbytes for table in wanted)
     if (share := share_of(budget, full)) is not None:
-        return Share(max(share, 1), 0)
+        return Share(max(share, 1), 0, share)
     asked = parse_bytes(budget) if isinstance(budget, str) else whole_number(budget, "budget")
     kept = sum(table.nbytes for table in tables) - full
-    return Share(max(asked - kept, 1), kept)
+    return Share(max(asked - kept, 1), kept, asked)
 
 
 def share_of(budget: Any, full: int) -> int | None:

@@ -17,7 +17,9 @@ _FORM = re.compile(r"(?:2\^(?P<power>\d{1,2})|(?P<number>\d+(?:\.\d+)?)\s*(?P<un
 
 
 class BudgetTooSmallError(ValueError):
-    """A budget that no plan of the kind asked for can keep."""
+    """A budget that no plan of the kind asked for can keep; `least` is the smallest that one can."""
+
+    least: int | None = None
 
 
 def parse_budget(budget: Any, *, held_bytes: int = 0, num_rows: int | None = None) -> int:
