@@ -217,7 +217,7 @@ def nan(model):
         (None, {"user": [-1] * 400}, {}, "counts of user must be finite and not negative, got -1 at 0"),
         (None, [1, 2], {}, "stats must be what mixdim.observe returned, or counts .*, got list"),
         (nan, None, {}, "weights of table 'item' must be finite, row 7 is not"),
-        (None, None, {"budget": "1B"}, r"budget of 1 bytes .* [\d,]+ bytes, 1,600 of them for those that"),
+        (None, None, {"budget": "1B"}, r"of 1 bytes .* [\d,]+ bytes, 1,600 of them for those that"),
         (None, None, {"budget": "1/100000"}, r"too small: the smallest for these 3 tables is [\d,]+ b"),
         (None, None, {"budget": "4 apples"}, "a size must be a number of bytes such as '64MB'"),
         (None, None, {"budget": "9/8"}, "budget must be a share above 0 and at most 1, got '9/8'"),
