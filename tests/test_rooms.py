@@ -34,6 +34,7 @@ MAY_IMPORT = {
     **{name: set() for name in (*BASICS, "clipping", "data_parallel")},
     "theory": {"arguments"},
     "storages": {"arguments", "initialisation"},
+    "storages.quantised": {"initialisation", "kernels", "storages"},
     "planning": {"arguments", "files", "printing", "storages"},
     "planning.from_spectra": {"arguments", "planning", "storages", "theory.choice", "theory.spectra"},
     "layer": {"", "arguments", "data_parallel", "initialisation", "kernels", "planning", "storages"},

@@ -17,6 +17,7 @@
 #include "lookup.h"
 #include "mlp.h"
 #include "pages.h"
+#include "rounded.h"
 #include "scores.h"
 #include "split_back.h"
 
@@ -72,7 +73,7 @@ int64_t if_memory_lasts(const Work& work) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 8; }
+EXPORT int64_t mixdim_interface(int64_t) { return 9; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
@@ -343,4 +344,14 @@ EXPORT int64_t mixdim_mlp_back(const Mlp* mlp, const float* gradient, float* inp
                                int64_t threads) {
   return if_memory_lasts(
       [&](MlpScratch* scratch) { mlp_backward(*mlp, gradient, input_gradient, to, threads, scratch); });
+}
+
+// Rows of codes and scales as float32 (count, dim): see take_rounded.
+EXPORT int64_t mixdim_take_rounded(const uint8_t* codes, int64_t num_codes, const uint16_t* scales, int64_t num_scales,
+                                   const int64_t* starts, int64_t num_blocks, int64_t bits, int64_t dim, int64_t group,
+                                   const int64_t* rows, int64_t count, const int64_t* blocks, int64_t first_block,
+                                   int64_t a_block, float* out, int64_t threads) {
+  const Rounded rounded{codes, scales, starts, num_codes, num_scales, num_blocks, bits, dim, group};
+  if (!rounded.is_possible() || a_block <= 0) return 0;
+  return take_rounded(rounded, rows, count, blocks, first_block, a_block, out, threads);
 }

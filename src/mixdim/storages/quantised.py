@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from mixdim.initialisation import Init
+from mixdim.kernels import rounded
+from mixdim.kernels.rounded import RoundedTable
 from mixdim.storages.narrow import Narrow, NarrowTable
 from mixdim.storages.rounding import (
     CODES,
@@ -54,6 +56,16 @@ class QuantisedTable(Table):
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Multiply codes by their scales, in float32: -> (..., dim)."""
         dim = self.blocks[0].storage.dim
+        table = RoundedTable(
+            self.tensors["codes"],
+            self.tensors["scales"],
+            self.numbers,
+            self.bits,
+            dim,
+            GROUP[self.bits],
+        )
+        if rounded.takes(table, rows):
+            return rounded.take(table, rows, slots)
         places = rows[..., None] * dim + torch.arange(dim, device=rows.device)  # in the block
         first_code, first_scale = (self.of_slots(slots, column)[..., None] for column in range(2))
         codes = values_at(self.tensors["codes"], self.bits, first_code + places)
