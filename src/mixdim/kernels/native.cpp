@@ -348,10 +348,12 @@ EXPORT int64_t mixdim_mlp_back(const Mlp* mlp, const float* gradient, float* inp
 
 // Rows of codes and scales as float32 (count, dim): see take_rounded.
 EXPORT int64_t mixdim_take_rounded(const uint8_t* codes, int64_t num_codes, const uint16_t* scales, int64_t num_scales,
-                                   const int64_t* starts, int64_t num_blocks, int64_t bits, int64_t dim, int64_t group,
-                                   const int64_t* rows, int64_t count, const int64_t* blocks, int64_t first_block,
-                                   int64_t a_block, float* out, int64_t threads) {
-  const Rounded rounded{codes, scales, starts, num_codes, num_scales, num_blocks, bits, dim, group};
-  if (!rounded.is_possible() || a_block <= 0) return 0;
-  return take_rounded(rounded, rows, count, blocks, first_block, a_block, out, threads);
+                                   const int64_t* starts, int64_t num_blocks, int64_t bits, int64_t dim,
+                                   const int64_t* rows, int64_t count, const int64_t* blocks, int64_t block, float* out,
+                                   int64_t threads) {
+  if (dim <= 0 || dim > INT32_MAX || (bits != 8 && bits != 4)) return 0;
+  const int64_t most_rows = (INT64_MAX >> 1) / dim;
+  const Rounded rounded{codes, scales, starts, num_codes, num_scales, num_blocks, dim, most_rows};
+  const auto take = bits == 8 ? take_rounded<8> : take_rounded<4>;
+  return take(rounded, rows, count, blocks, block, out, threads);
 }

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mixdim import kernels
 from mixdim.kernels.library import call, outside_of_graphs
+from mixdim.kernels.pool import empty
 
 
 class RoundedTable(NamedTuple):
@@ -19,7 +20,6 @@ class RoundedTable(NamedTuple):
     starts: Tensor  # int64 (blocks, 2): the numbers of the first code and of the first scale
     bits: int
     dim: int
-    group: int
 
 
 def takes(table: RoundedTable, rows: Tensor) -> bool:
@@ -37,20 +37,22 @@ def takes(table: RoundedTable, rows: Tensor) -> bool:
 def take(table: RoundedTable, rows: Tensor, slots: slice | Tensor | int) -> Tensor:
     """Decode rows of blocks: (C, B) of a slice of C, or (V,) of one or of one each -> (..., dim)."""
     codes, scales, starts = (tensor.contiguous() for tensor in table[:3])
-    out = torch.empty(*rows.shape, table.dim)
+    out = empty(*rows.shape, table.dim)
     if not rows.numel():
         return out
-    blocks, first, a_block = None, 0, rows.numel()
+    blocks, block = None, 0
     if isinstance(slots, slice):
-        first, a_block = slots.start or 0, rows.shape[1]
+        own = torch.arange(slots.start or 0, slots.stop)[:, None]
+        blocks = own.expand_as(rows).contiguous() if len(own) > 1 else None
+        block = int(own[0])
     elif isinstance(slots, Tensor):
         blocks = slots.to(torch.int64).expand_as(rows).contiguous()
     else:
-        first = slots
+        block = slots
     rows = rows.contiguous()
     arguments = (
         *(codes, codes.numel() * 8 // table.bits, scales, scales.numel(), starts, len(starts)),
-        *(table.bits, table.dim, table.group, rows, rows.numel(), blocks, first, a_block, out),
+        *(table.bits, table.dim, rows, rows.numel(), blocks, block, out),
     )
     bad = call("mixdim_take_rounded", *arguments)
     if bad != rows.numel():

@@ -46,8 +46,10 @@ class Tables(NamedTuple):
 
     def stack(self, planes: dict[int, Tensor]) -> Tensor:
         """Put the features side by side: (B, base_dim) each -> (B, F, base_dim)."""
-        zeros = torch.zeros_like(next(iter(planes.values())))
         num_features = len(self.packing.of_feature)
+        if num_features == 1:
+            return planes[0].unsqueeze(1)
+        zeros = torch.zeros_like(next(iter(planes.values())))
         return torch.stack([planes.get(feature, zeros) for feature in range(num_features)], dim=1)
 
 

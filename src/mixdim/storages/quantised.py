@@ -56,14 +56,7 @@ class QuantisedTable(Table):
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Multiply codes by their scales, in float32: -> (..., dim)."""
         dim = self.blocks[0].storage.dim
-        table = RoundedTable(
-            self.tensors["codes"],
-            self.tensors["scales"],
-            self.numbers,
-            self.bits,
-            dim,
-            GROUP[self.bits],
-        )
+        table = RoundedTable(self.tensors["codes"], self.tensors["scales"], self.numbers, self.bits, dim)
         if rounded.takes(table, rows):
             return rounded.take(table, rows, slots)
         places = rows[..., None] * dim + torch.arange(dim, device=rows.device)  # in the block

@@ -1,0 +1,88 @@
+"""Lookups in a table larger than the cache: float32, against codes of 8 and 4 bits. No training.
+
+One feature, ids drawn uniformly (nothing is in the cache) or by Zipf's law, 65,536 ids a lookup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import mixdim
+from mixdim.kernels import rounded
+from rounds import Contest, Step, arguments, run
+from training import zipf_ids
+
+NUM_BATCHES, BATCH = 8, 65_536
+RIVAL = "float32, kernels"
+
+
+def make_batches(rows: int, zipf: bool) -> list[Tensor]:
+    rng = np.random.default_rng(0)
+    if zipf:
+        return [zipf_ids([rows], BATCH, rng)[:, 0].long() for _ in range(NUM_BATCHES)]
+    return [torch.from_numpy(rng.integers(rows, size=BATCH)) for _ in range(NUM_BATCHES)]
+
+
+def lookup(plan: mixdim.Plan, bits: int | None, plain: bool, batches: list[Tensor]) -> Step:
+    layer = mixdim.MixedDimEmbedding(plan, generator=torch.Generator().manual_seed(0))
+    layer = layer if bits is None else layer.quantised(bits)
+    turns = cycle(batches)
+
+    def step() -> object:
+        with torch.inference_mode():
+            return layer(next(turns))
+
+    def plain_step() -> object:
+        with _without(rounded, "takes"):
+            return step()
+
+    return plain_step if plain else step
+
+
+@contextmanager
+def _without(module: Any, name: str) -> Any:
+    """While it is entered, a function says no."""
+    before: Callable[..., bool] = getattr(module, name)
+    setattr(module, name, lambda *_: False)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def main() -> None:
+    parser = arguments(__doc__, rounds=25)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--base-dim", type=int, help="with a projection to this; --width if not given")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    base_dim = options.base_dim or options.width
+    plan = mixdim.plan({"item": options.rows}, temperature=0, base_dim=base_dim)
+    if base_dim > options.width:
+        plan = plan.with_storage("item", mixdim.Narrow(options.width))
+    contenders = {
+        RIVAL: partial(lookup, plan, None, False),
+        "int8, kernels": partial(lookup, plan, 8, False),
+        "int4, kernels": partial(lookup, plan, 4, False),
+        "int8, plain PyTorch": partial(lookup, plan, 8, True),
+    }
+    title = f"{options.rows:,} rows x {options.width} to {base_dim}, {BATCH:,} ids"
+    contests = [
+        Contest(f"{title}, {law}", partial(make_batches, options.rows, law == "Zipf"), contenders, RIVAL)
+        for law in ("uniform", "Zipf")
+    ]
+    run(contests, options)
+
+
+if __name__ == "__main__":
+    main()
