@@ -1,0 +1,28 @@
+"""Mixed dimensions on TorchRec: tables spread over processes, machines and GPUs.
+
+TorchRec is imported when a name is first used: `make distributed` installs it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mixdim.distributed.embeddings import ShardableEmbeddings as ShardableEmbeddings
+    from mixdim.distributed.sharding import Sharded as Sharded
+    from mixdim.distributed.sharding import shard as shard
+
+_PLACES = {
+    "ShardableEmbeddings": "embeddings",
+    "Sharded": "sharding",
+    "shard": "sharding",
+}
+
+__all__ = ["ShardableEmbeddings", "Sharded", "shard"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'mixdim.distributed' has no attribute {name!r}")
+    return getattr(import_module(f"mixdim.distributed.{_PLACES[name]}"), name)
