@@ -1,3 +1,5 @@
 """Files without examples that need TorchRec are not imported to look for any: it takes a second."""
 
-collect_ignore = [f"src/mixdim/distributed/{name}.py" for name in ("embeddings", "engine", "sharding")]
+collect_ignore = [
+    f"src/mixdim/distributed/{name}.py" for name in ("checkpoints", "embeddings", "engine", "sharding")
+]

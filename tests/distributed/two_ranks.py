@@ -149,3 +149,41 @@ def many_things(rank, world):
             [t.layout for t in rowwise.module.embeddings.block_tables],
         )
     return found
+
+
+def steps(rank, world, sharded, batches):
+    for batch in batches:
+        share = len(batch) // world
+        here = slice(rank * share, (rank + 1) * share)
+        sharded.zero_grad()
+        ((sharded(batch[here]) - targets(len(batch))[here]) ** 2).mean().backward()
+        sharded.step()
+
+
+def saved_after(rank, world, path, before, batches, sharding, below):
+    """Go on from a checkpoint, or begin, with some batches; save, and say what the weights are."""
+    plan = mixed_plan()
+    asked = [some_ids(plan, 64, seed) for seed in range(*batches)]
+    with joined():
+        model = Linear(distributed.ShardableEmbeddings(plan, generator=generator(9)))
+        options = {"optimizer": "adagrad", "dense_optimizer": "amsgrad"}
+        how = {"sharding": sharding, "replicate_below": below}
+        sharded = distributed.shard(model, lr=0.05, **options, **how)
+        kept = None if before is None else distributed.load(sharded, before)
+        steps(rank, world, sharded, asked)
+        distributed.save(sharded, path, {"step": batches[1]})
+        return kept, dense_weights(sharded), sharded.module.weight.detach().clone()
+
+
+def killed_while_saving(rank, world, path):
+    """Rank 1 dies when all files are written and the page is not."""
+    import os
+    import signal
+
+    from mixdim.distributed import checkpoints
+
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoints._finish = die
+    saved_after(rank, world, path, None, (0, 1), "table_wise", 0)

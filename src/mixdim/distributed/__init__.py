@@ -9,17 +9,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mixdim.distributed.checkpoints import load as load
+    from mixdim.distributed.checkpoints import save as save
     from mixdim.distributed.embeddings import ShardableEmbeddings as ShardableEmbeddings
+    from mixdim.distributed.joining import joined as joined
     from mixdim.distributed.sharding import Sharded as Sharded
     from mixdim.distributed.sharding import shard as shard
+    from mixdim.distributed.stored import to_layer as to_layer
 
 _PLACES = {
     "ShardableEmbeddings": "embeddings",
     "Sharded": "sharding",
     "shard": "sharding",
+    "joined": "joining",
+    "save": "checkpoints",
+    "load": "checkpoints",
+    "to_layer": "stored",
 }
 
-__all__ = ["ShardableEmbeddings", "Sharded", "shard"]
+__all__ = ["ShardableEmbeddings", "Sharded", "joined", "load", "save", "shard", "to_layer"]
 
 
 def __getattr__(name: str) -> Any:
