@@ -6,6 +6,7 @@ Each child is told its rank as torchrun would tell it. All end with the parent, 
 import json
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -101,8 +102,12 @@ def main():
     torch.set_num_threads(1)
     living = {}
     print("ready", flush=True)
-    signal.signal(signal.SIGCHLD, lambda *_: reap(living))
-    for line in sys.stdin:
+    while True:
+        reap(living)
+        if not select.select([sys.stdin], [], [], 0.01)[0]:
+            continue
+        if not (line := sys.stdin.readline()):
+            break
         file, function, world, arguments, names = json.loads(line)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -114,7 +119,6 @@ def main():
                 work(file, function, rank, world, port, arguments, name)
             living[pid] = name
             pids.append(pid)
-        reap(living)
         print(json.dumps(pids), flush=True)
     for pid in list(living):
         os.kill(pid, signal.SIGKILL)
@@ -134,7 +138,6 @@ def reap(living):
 def work(file, function, rank, world, port, arguments, name):
     code = 70
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         output = os.open(f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
