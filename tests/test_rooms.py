@@ -49,13 +49,14 @@ MAY_IMPORT = {
     "serving": {"arguments", "files", "layer", "models", "planning", "storages"},
     # Not the models: they take its embeddings as they take the layer's.
     "distributed": {
-        *("arguments", "files", "initialisation", "layer", "planning", "storages", "training"),
+        *("arguments", "files", "initialisation", "layer", "planning", "printing", "storages"),
+        "training",
     },
     "data": BASICS,
     "training": {"arguments", "files", "locks", "optim", "planning"},
     "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
     "experiments": {*CORE, *BASICS, "experiments"},
-    "experiments.runs": {*CORE, "compression", "files", "locks", "printing", "stopping"},
+    "experiments.runs": {*CORE, "compression", "distributed", "files", "locks", "printing", "stopping"},
     "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
     "experiments.theory": {"arguments", "files", "printing", "theory"},
     "experiments.report": {
@@ -65,7 +66,7 @@ MAY_IMPORT = {
     "experiments.paper": {*CORE, "files", *RUNS, *SWEEPS},
     "experiments.figures": {"files", "planning", "printing", "experiments.theory", *SWEEPS, *PAPER},
     "experiments.reproduce": {*CORE, *BASICS, "experiments"},
-    "cli": {"", "data", "experiments", "kernels", "planning", "training", *BASICS},
+    "cli": {"", "data", "distributed", "experiments", "kernels", "planning", "training", *BASICS},
     "__main__": {"cli"},
     "__init__": {
         *("clipping", "compression", "data_parallel", "layer", "optim", "planning", "serving"),

@@ -12,7 +12,9 @@ from typing import Literal, get_args
 from mixdim.arguments import whole_number
 from mixdim.distributed.tables import BlockTable, tables_of
 from mixdim.layer.packing import pack
+from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import OPTIMIZER_STATE, Plan
+from mixdim.printing import align
 
 Sharding = Literal["auto", "table_wise", "row_wise"]
 REPLICATE_BELOW = 2**20  # bytes of a table
@@ -39,7 +41,8 @@ def place_tables(
       That must not depend on how many ranks there are.
     - "table_wise": each other table is whole on one rank, the largest first to the one with least.
     - "row_wise": each other table is cut into equal shares of rows, unless a rank would have none.
-    - "auto": by rows the tables that are larger than a rank's mean share, the others whole.
+    - "auto": by rows the tables larger than half of a rank's mean share, the others whole: so no rank
+      has more than 1.5 times the mean.
     """
     if sharding not in get_args(Sharding):
         raise ValueError(f"sharding must be one of {', '.join(get_args(Sharding))}, got {sharding!r}")
@@ -49,7 +52,7 @@ def place_tables(
     share = sum(table.nbytes for table in sharded) / world
     places, held = {}, [0] * world
     for table in sorted(sharded, key=lambda table: -table.nbytes):
-        by_rows = sharding == "row_wise" or (sharding == "auto" and table.nbytes > share)
+        by_rows = sharding == "row_wise" or (sharding == "auto" and table.nbytes > share / 2)
         if by_rows and can_be_cut(table.layout.rows, world):
             places[table.name] = Place("row_wise")
             held = [size + table.nbytes // world for size in held]
@@ -114,3 +117,13 @@ def bytes_by_rank(
                 held += 4 * (last - first) * table.layout.width
         found.append(RankBytes(held, held * copies, replicated))
     return found
+
+
+def rank_table(by_rank: Sequence[RankBytes], optimizer: str = "adagrad") -> str:
+    """What each rank holds, as a table for people."""
+    lines = [["rank", "tables", f"{optimizer} state", "on every rank", "in all"]]
+    for rank, held in enumerate(by_rank):
+        sizes = held.tables, held.state, held.replicated, held.total
+        lines.append([str(rank), *map(format_bytes, sizes)])
+    note = "embeddings alone: MLPs, batches and the libraries themselves come on top, on every rank"
+    return "\n".join([*align(lines), note])
