@@ -21,7 +21,7 @@ def test_plan_prints_the_table(capsys):
 def test_plan_says_what_each_of_some_processes_would_hold(capsys):
     plan = ("plan", "--cardinalities", "a=900000,b=37", "--temperature", "0", "--base-dim", "8")
     *_, header, first, second, _ = output(capsys, *plan, "--shards", "2").out.splitlines()
-    assert header.split() == "rank tables adagrad state on every rank in all".split()
+    assert header.split() == ["rank", "tables", "adagrad", "state", "on", "every", "rank", "in", "all"]
     for rank, line in enumerate((first, second)):  # 900,000 * 8 * 4 bytes, and as much state
         assert line.split() == f"{rank} 14.4 MB 14.4 MB 2.4 kB 28.8 MB".split()
     line = complaint(capsys, *plan, "--shards", "2", "--json")

@@ -134,3 +134,14 @@ def _fill_layer(path: Path, layer: MixedTables, tables: list[BlockTable], prefix
 
 def _dotted(prefix: str) -> str:
     return f"{prefix}." if prefix else ""
+
+
+def newest_step(folder: Path) -> Path | None:
+    """The newest whole checkpoint to go on from in a run's folder of checkpoints, if there is any."""
+    for path in sorted(folder.glob("step-*"), reverse=True):
+        try:
+            read_state(path)
+        except CheckpointError:
+            continue
+        return path
+    return None
