@@ -6,6 +6,7 @@ from torch import nn
 import mixdim
 import mixdim.distributed as distributed
 from mixdim.distributed.joining import joined
+from mixdim.models import DLRM
 
 
 def mixed_plan():
@@ -187,3 +188,11 @@ def killed_while_saving(rank, world, path):
 
     checkpoints._finish = die
     saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
+
+
+def small_dlrm(layer, data):
+    plan = mixdim.plan(data, temperature=0, base_dim=8)
+    plan = plan.with_storage(next(iter(plan)), mixdim.Narrow(2))
+    made = generator(1)
+    embeddings = layer(plan, generator=made)
+    return DLRM(embeddings, num_dense=data.num_dense, bottom=(16,), top=(16,), generator=made)

@@ -59,7 +59,7 @@ def fit_together(
     """
     if num_rows(data, "train") == 0:
         raise ValueError("the training split is empty")
-    run = _Together(sharded, group, data, options, out, progress if group.rank == 0 else None)
+    run = Together(sharded, group, data, options, out, progress if group.rank == 0 else None)
     if resume:
         run.take_up()
     run.journal.rewind(run.state.journal_length, step=run.state.step)
@@ -68,7 +68,9 @@ def fit_together(
 
 
 @dataclass
-class _Together:
+class Together:
+    """One training run, as one of its ranks sees it."""
+
     sharded: Sharded
     group: Group
     data: Any  # TrainingData whose batches have parts
@@ -90,7 +92,7 @@ class _Together:
         self.clock = Clock(self.state.seconds)
         state, total = self.state, self.schedule.total_steps
         self.sharded.model.train()
-        parted = _Parted(self.data, self.part)
+        parted = Parted(self.data, self.part)
         with closing(self.schedule.batches(parted, after=state.step)) as batches:
             while True:
                 step = state.step
@@ -105,12 +107,12 @@ class _Together:
                     raise Stopped(name, step, self._save("step"))
                 if save_now:
                     self._save("step")
-                self._train(next(batches))
+                self.train(next(batches))
         self._save("step")
         return self._measured()
 
-    def _train(self, batch: Batch) -> None:
-        """Take one step; the loss is the mean of all ranks' samples."""
+    def train(self, batch: Batch) -> float:
+        """Take one step; returns the mean loss of all ranks' samples."""
         start, step = time.perf_counter(), self.state.step
         samples = self.schedule.samples_after(step + 1) - self.schedule.samples_after(step)
         self.sharded.zero_grad()
@@ -126,6 +128,7 @@ class _Together:
         self.state.step += 1
         self._tell(mean)
         self.state.train_seconds += time.perf_counter() - start
+        return mean
 
     def _share_of_loss(self, output: Tensor, batch: Any, samples: int) -> Tensor:
         """The sum over the samples that count, times ranks / samples: gradients are averaged."""
@@ -301,7 +304,7 @@ class _Together:
         self.state = TrainingState(**{key: kept[key] for key in asdict(TrainingState())})
 
 
-class _Parted:
+class Parted:
     """Data of which a rank takes its share."""
 
     def __init__(self, data: Any, part: tuple[int, int]) -> None:
