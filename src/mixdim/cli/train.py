@@ -175,8 +175,8 @@ def train(
     from mixdim.training import Stopped
 
     options = config_of(given).over(RunConfig() if config is None else read_config(config))
-    if distributed:
-        if tune or tensorboard:
+    if options.distributed:
+        if tune or options.tensorboard:
             raise ValueError("--tune and --tensorboard are not there with --distributed")
         _train_distributed(options, out, resume=resume, overwrite=overwrite)
         return

@@ -177,6 +177,8 @@ class ShardableEmbeddings(nn.Module):
             lifted.append(vectors)
             features += [block.feature for block in self.packing.groups[group]]
         every, of_feature = torch.cat(lifted), torch.tensor(features, device=routed.values.device)
+        if len(every) == self.num_features:  # no bands, nothing to add
+            return every[of_feature.argsort()].transpose(0, 1)
         summed = every.new_zeros(self.num_features, batch_size, self.base_dim)
         return summed.index_add(0, of_feature, every).transpose(0, 1)
 

@@ -14,6 +14,7 @@ NO_AUTOGRAD_KERNEL = "fbgemm::.*an autograd kernel was not registered"
 logging.getLogger("torchrec").setLevel(logging.ERROR)
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", NO_AUTOGRAD_KERNEL)
+warnings.filterwarnings("ignore", "`torch.distributed.*is deprecated", FutureWarning)
 
 
 @contextmanager
