@@ -1,5 +1,8 @@
 """Folding and placement: arithmetic that needs no TorchRec."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +14,14 @@ from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import bytes_by_rank, can_be_cut, place_tables, rows_at
 from mixdim.distributed.tables import tables_of
 from mixdim.layer.packing import pack
+
+IMPORTS = r"^\s*(from|import) (torchrec|fbgemm_gpu)"
+
+
+def test_one_file_alone_imports_torchrec():
+    source = Path(mixdim.__file__).parent
+    importing = [p.name for p in source.rglob("*.py") if re.search(IMPORTS, p.read_text(), re.MULTILINE)]
+    assert importing == ["engine.py"]
 
 
 @given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 3), st.integers(1, 5))

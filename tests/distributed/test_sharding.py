@@ -81,3 +81,26 @@ def test_rowwise_adagrad_divides_by_the_mean_square_of_what_is_not_padding(found
             with torch.no_grad():
                 table -= (0.1 * table.grad / (sums[name].sqrt() + 1e-10)).nan_to_num().float()
     torch.testing.assert_close(vectors, two.plain_weights(model.embeddings), rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_is_refused_in_one_line_on_every_rank(ranks):
+    first, second = ranks.run(two.__file__, "refused", 2)
+    assert first == second
+    for name, words in {
+        "no group": "there is no process group: start with torchrun",
+        "not sharded": "the tables have no weights yet: call mixdim.distributed.shard(model) first",
+        "pooling": "pooling must be sum or mean on TorchRec, got 'max'",
+        "unknown bags": "unknown feature 'nothing'; the features are one, two",
+        "storage": "feature 'odd' is stored as Hashed",
+        "adam": "optimizer must be one of sgd, adagrad, rowwise_adagrad for tables on TorchRec",
+        "rowwise": "has 2 rows of width 2 in each: use 'adagrad', or widths from 3 on",
+        "eps": "eps must be",
+        "lr": "lr must be",
+        "nothing to shard": "the model has no mixdim.distributed.ShardableEmbeddings to spread",
+        "bags": "has bags of several ids: name it in ShardableEmbeddings(plan, bags=['",
+        "weights": "weights of ids in a bag are not there on TorchRec",
+        "out of range": "of feature 'one' is out of range: the feature has 1 rows",
+        "shape": "ids must have shape (batch, 7 features), got (2, 6)",
+    }.items():
+        assert words in first.pop(name), name
+    assert first == {}

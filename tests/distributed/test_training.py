@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import commands_of_ranks
 import pytest
 import torch
 import two_ranks as two
 from ranks import ONE_THREAD, needs_torchrec
+from small_folder import write_small_folder
 
 import mixdim
 from mixdim.cli.main import run as run_command
@@ -76,6 +79,14 @@ def undisturbed(ranks, data, tmp_path_factory):
     return out, group.printed(0), group.printed(1)
 
 
+def wait_for_step(group, out, step):
+    """Wait until the run has a checkpoint of this step or a later one."""
+    end = time.monotonic() + 40
+    while not any(int(path.name[-8:]) >= step for path in (out / "checkpoint").glob("step-*")):
+        assert time.monotonic() < end, group.printed(0)
+        time.sleep(0.005)
+
+
 def results(out):
     summary = json.loads((out / "summary.json").read_text())
     return {name: summary[name] for name in ("steps", "epochs_run", "validation", "test", "ranks")}
@@ -99,10 +110,7 @@ def test_a_run_whose_rank_is_killed_ends_in_a_line_and_goes_on(ranks, undisturbe
     for killed, step in ((1, 8), (0, 20)):
         more = ["--resume"] if out.exists() else []
         group = ranks.start(FILE, "command", 2, training(data, out, *more))
-        end = time.monotonic() + 40
-        while not any(int(p.name[-8:]) >= step for p in (out / "checkpoint").glob("step-*")):
-            assert time.monotonic() < end, group.printed(0)
-            time.sleep(0.005)
+        wait_for_step(group, out, step)
         group.kill(killed)
         codes = group.wait(40)
         assert codes[killed] == -9
@@ -115,6 +123,30 @@ def test_a_run_whose_rank_is_killed_ends_in_a_line_and_goes_on(ranks, undisturbe
     group = ranks.start(FILE, "command", 2, training(data, out, "--resume"))
     assert group.wait(60) == [0, 0], group.printed(0)
     assert results(out) == results(undisturbed[0])
+
+
+def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(ranks, data, tmp_path):
+    out = tmp_path / "run"
+    group = ranks.start(FILE, "command", 2, training(data, out, "--epochs", "500"))
+    wait_for_step(group, out, 8)
+    os.kill(group.pids[0], signal.SIGTERM)
+    assert group.wait(40) == [143, 1]
+    told = re.search(r"stopped by SIGTERM after step (\d+); wrote (\S+); go on", group.printed(0))
+    assert json.loads((Path(told[2]) / "state.json").read_text())["state"]["step"] == int(told[1])
+
+
+def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_path, capsys):
+    folder, out = write_small_folder(tmp_path / "data", bags=True), tmp_path / "run"
+    told = [*training(folder, out, "--batch-size", "16"), "--patience", "0"]
+    assert ranks.start(FILE, "command", 2, told).wait(40) == [0, 0]
+    steps = results(out)["steps"]
+    group = ranks.start(FILE, "command", 1, [*told, "--resume", "--epochs", "5"])
+    assert group.wait(40) == [0], group.printed(0)
+    assert results(out)["steps"] == steps // 3 * 5
+    assert results(out)["ranks"] == 1
+    assert run_command(["evaluate", str(out), "--data", str(folder), "--weights", "last", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["log_loss"] == pytest.approx(results(out)["test"]["last"]["log_loss"], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -196,3 +196,38 @@ def small_dlrm(layer, data):
     made = generator(1)
     embeddings = layer(plan, generator=made)
     return DLRM(embeddings, num_dense=data.num_dense, bottom=(16,), top=(16,), generator=made)
+
+
+def refused(rank, world):
+    """What is refused, by what was tried: the line it says."""
+    plan, lines = mixed_plan(), {}
+    embeddings = distributed.ShardableEmbeddings(plan)
+
+    def attempt(name, work):
+        try:
+            work()
+        except (ValueError, RuntimeError, IndexError) as error:
+            lines[name] = str(error)
+
+    def made(**options):
+        return Linear(distributed.ShardableEmbeddings(plan, **options))
+
+    attempt("no group", lambda: distributed.shard(made(), lr=0.1))
+    attempt("not sharded", lambda: embeddings(some_ids(plan, 2)))
+    attempt("pooling", lambda: made(pooling="max"))
+    attempt("unknown bags", lambda: made(bags=["nothing"]))
+    hashed = plan.with_storage("odd", mixdim.Hashed(4, buckets=7))
+    attempt("storage", lambda: distributed.ShardableEmbeddings(hashed))
+    with joined():
+        attempt("adam", lambda: distributed.shard(made(), lr=0.1, optimizer="adam"))
+        attempt("rowwise", lambda: distributed.shard(made(), lr=0.1, optimizer="rowwise_adagrad"))
+        attempt("eps", lambda: distributed.shard(made(), lr=0.1, eps=0.0))
+        attempt("lr", lambda: distributed.shard(made(), lr=-1.0))
+        attempt("nothing to shard", lambda: distributed.shard(nn.Linear(2, 1), lr=0.1))
+        sharded = distributed.shard(made(padding_id=-1), lr=0.1).module.embeddings
+        bags = as_bags(some_bags(plan, 8))
+        attempt("bags", lambda: sharded.bags(*bags))
+        attempt("weights", lambda: sharded.bags(*bags, torch.ones(len(bags[0]))))
+        attempt("out of range", lambda: sharded(some_ids(plan, 2) + 1000))
+        attempt("shape", lambda: sharded(some_ids(plan, 2)[:, 1:]))
+    return lines

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mixdim.cli.outcome import stopped_by
+from mixdim.cli.outcome import FAILED, stopped_by
 from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
 from mixdim.printing import align
@@ -216,6 +216,8 @@ def _train_distributed(options: RunConfig, out: Path, *, resume: bool, overwrite
             train_distributed(options, out, **told)
             return
     except Stopped as stopped:
+        if not speaks:
+            raise typer.Exit(FAILED) from None
         line = f"{stopped}; go on with the same command and --resume"
         raise stopped_by(stopped.signal_name, line) from None
     typer.echo(_results(summary))

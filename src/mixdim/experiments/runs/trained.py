@@ -20,7 +20,6 @@ from torch import nn
 from mixdim.data import Dataset
 from mixdim.data.for_prediction import opened_raw
 from mixdim.data.unknown_report import unknown_report
-from mixdim.distributed.stored import fill_model, newest_step, read_state
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.folder import CONFIG, PLAN, SUMMARY
 from mixdim.experiments.runs.models import build_model
@@ -89,6 +88,9 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
 
 def _fill_from_ranks(model: nn.Module, folder: Path, weights: str) -> int:
     """Set a model to the best or the last weights that many processes saved; returns their step."""
+    # PyTorch takes half a second to import what reads them.
+    from mixdim.distributed.stored import fill_model, newest_step, read_state
+
     newest = newest_step(folder)
     if newest is None:
         raise CheckpointError(f"{folder.parent} has no checkpoint yet")
