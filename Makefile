@@ -2,12 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench bench-data stress sanitize clean
+.PHONY: demo test check distributed format bench bench-data stress sanitize clean
 
 demo: .venv/installed
 	$(BIN)/mixdim demo --out demo
 
-test: .venv/installed
+test: .venv/installed distributed
 	$(BIN)/python -m pytest
 
 check: .venv/installed
@@ -46,6 +46,14 @@ sanitize: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy hatchling editables
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[all,dev]'
+	touch $@
+
+# TorchRec, for `mixdim train --distributed`. Asked for with its dependencies, it brings CUDA.
+distributed: .venv/distributed
+
+.venv/distributed: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt tensordict torchmetrics tqdm pyre-extensions
 	touch $@
 
 clean:

@@ -48,11 +48,16 @@ MAY_IMPORT = {
         *("arguments", "initialisation", "kernels", "layer.interaction", "layer.scores", "planning"),
     },
     "serving": {"arguments", "files", "layer", "models", "planning", "storages"},
+    # Not the models: they take its embeddings as they take the layer's.
+    "distributed": {
+        *("arguments", "files", "initialisation", "layer", "planning", "printing", "storages"),
+        "training",
+    },
     "data": BASICS,
     "training": {"arguments", "files", "locks", "optim", "planning"},
     "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
     "experiments": {*CORE, *BASICS, "experiments"},
-    "experiments.runs": {*CORE, "compression", "files", "locks", "printing", "stopping"},
+    "experiments.runs": {*CORE, "compression", "distributed", "files", "locks", "printing", "stopping"},
     "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
     "experiments.theory": {"arguments", "files", "printing", "theory"},
     "experiments.report": {
@@ -62,7 +67,7 @@ MAY_IMPORT = {
     "experiments.paper": {*CORE, "files", *RUNS, *SWEEPS},
     "experiments.figures": {"files", "planning", "printing", "experiments.theory", *SWEEPS, *PAPER},
     "experiments.reproduce": {*CORE, *BASICS, "experiments"},
-    "cli": {"", "data", "experiments", "kernels", "planning", "training", *BASICS},
+    "cli": {"", "data", "distributed", "experiments", "kernels", "planning", "training", *BASICS},
     "__main__": {"cli"},
     "__init__": {
         *("clipping", "compression", "data_parallel", "layer", "optim", "planning", "serving"),
@@ -70,7 +75,9 @@ MAY_IMPORT = {
     },
 }
 # These have extras; all others need torch, numpy and safetensors only.
-BEYOND_THE_CORE = {"__main__", "cli", "data", "experiments", "serving", "theory", "integrations"}
+BEYOND_THE_CORE = {
+    *("__main__", "cli", "data", "distributed", "experiments", "serving", "theory", "integrations"),
+}
 # Records in, figure out; and where pictures, words and numbers are put together.
 USE_DRAWINGS = {"experiments.figures", "experiments.reproduce", "experiments.demo", "cli", "__main__"}
 
@@ -180,5 +187,5 @@ def test_mixdim_plan_and_compress_are_functions_and_nothing_else():
     importlib.import_module("mixdim.compression.compressing")
     assert inspect.isfunction(mixdim.compress)
     assert all(hasattr(mixdim, name) for name in mixdim.__all__)
-    for room in ("data", "models", "serving", "theory", "training"):
+    for room in ("data", "distributed", "models", "serving", "theory", "training"):
         assert getattr(mixdim, room).__name__ == f"mixdim.{room}"

@@ -58,6 +58,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     """Import rooms when they are first used: `mixdim.data` needs polars, which the core does not."""
-    if name in ("data", "models", "serving", "theory", "training"):
+    if name in ("data", "distributed", "models", "serving", "theory", "training"):
         return import_module(f"mixdim.{name}")
     raise AttributeError(f"module 'mixdim' has no attribute {name!r}")

@@ -18,6 +18,17 @@ def test_plan_prints_the_table(capsys):
     assert output(capsys, *PLAN).out == f"{expected}\n"
 
 
+def test_plan_says_what_each_of_some_processes_would_hold(capsys):
+    plan = ("plan", "--cardinalities", "a=900000,b=37", "--temperature", "0", "--base-dim", "8")
+    *_, header, first, second, _ = output(capsys, *plan, "--shards", "2").out.splitlines()
+    assert header.split() == ["rank", "tables", "adagrad", "state", "on", "every", "rank", "in", "all"]
+    for rank, line in enumerate((first, second)):  # 900,000 * 8 * 4 bytes, and as much state
+        assert line.split() == f"{rank} 14.4 MB 14.4 MB 2.4 kB 28.8 MB".split()
+    line = complaint(capsys, *plan, "--shards", "2", "--json")
+    assert line == "mixdim: give --shards or --json, not both: a plan does not say who holds it\n"
+    assert "must be" in complaint(capsys, *plan, "--shards", "0")
+
+
 def test_plan_prints_and_saves_json_and_show_reads_it(capsys, tmp_path):
     saved = tmp_path / "plan.json"
     printed = output(capsys, *PLAN, "--json", "--save", str(saved)).out

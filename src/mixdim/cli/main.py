@@ -24,6 +24,7 @@ from mixdim.cli import train as cli_train
 from mixdim.cli.outcome import end_with, interruptible, stopped_by, warnings_as_lines
 from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
+from mixdim.distributed.placement import bytes_by_rank, rank_table
 from mixdim.kernels.forms import forced as forced_form
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.feature_file import FORMS, FeatureList, read_features
@@ -43,7 +44,7 @@ PLAN_EXAMPLES = """Examples:
 - `mixdim plan --cardinalities 6040,3706 --temperature 0.3 --budget 1MB`
 - `mixdim plan --cardinalities user=60,item=37 --base-dim 32 --budget 2k`
 - `mixdim plan --plan-from counts.json --bands 8 --base-dim 64 --budget 2M`
-- `mixdim plan --plan-from features.csv --temperature 0.2 --budget 64MB`
+- `mixdim plan --plan-from features.csv --temperature 0.2 --budget 64MB --shards 4`
 - `mixdim plan --plan-from ml-1m --bands 8 --temperature 0.4 --budget 2^15`
 - `mixdim plan --plan-from ml-1m --bands octaves --min-dim 0 --temperature 0.5 --base-dim 8 --budget 9kB`
 - `mixdim plan --plan-from ml-1m --method cut --base-dim 8 --budget 64kB`
@@ -124,6 +125,9 @@ def plan(
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    shards: Annotated[
+        int | None, typer.Option(help="Also say what each of so many processes would hold.")
+    ] = None,
 ) -> None:
     """Plan the width of every feature.
 
@@ -148,7 +152,7 @@ def plan(
         if not as_json:
             typer.echo(f"{found}\n")
         drawn = {"power law": found.power_law, "spectrum": found.spectral}
-        _deliver(found.spectral, save=save, plot=plot, as_json=as_json, drawn=drawn)
+        _deliver(found.spectral, save=save, plot=plot, as_json=as_json, drawn=drawn, shards=shards)
         return
     features = _features(cardinalities, plan_from)
     if method is not None:
@@ -159,6 +163,7 @@ def plan(
             save=save,
             plot=plot,
             as_json=as_json,
+            shards=shards,
         )
         return
     answer = mixdim.plan(
@@ -172,7 +177,7 @@ def plan(
         rounding=rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
         min_dim=min_dim,
     )
-    _deliver(answer, save=save, plot=plot, as_json=as_json)
+    _deliver(answer, save=save, plot=plot, as_json=as_json, shards=shards)
 
 
 @app.command(epilog="Example: `mixdim show plan.json --plot widths.svg`")
@@ -290,7 +295,11 @@ def _deliver(
     plot: Path | None,
     as_json: bool,
     drawn: dict[str, mixdim.Plan] | None = None,
+    shards: int | None = None,
 ) -> None:
+    by_rank = None if shards is None else rank_table(bytes_by_rank(answer, shards))
+    if by_rank is not None and as_json:
+        raise ValueError("give --shards or --json, not both: a plan does not say who holds it")
     if save is not None:
         answer.save(save)
     if plot is not None:
@@ -302,3 +311,5 @@ def _deliver(
         plans = drawn or {rule_in_words(answer.made_by): answer}
         save_figure(widths_figure(plans), plot)
     typer.echo(answer.to_json() if as_json else str(answer), nl=not as_json)
+    if by_rank is not None:
+        typer.echo(f"\n{by_rank}")

@@ -58,6 +58,8 @@ def _told(error: BaseException) -> tuple[str, int]:
         case ModuleNotFoundError() if str(error.name).partition(".")[0] in EXTRAS:
             extra = EXTRAS[str(error.name).partition(".")[0]]
             return f"this command needs {error.name}: pip install 'mixdim[{extra}]'", WRONG_INPUT
+        case ModuleNotFoundError() if "mixdim.distributed needs" in str(error):
+            return str(error), WRONG_INPUT
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
             return f"{place}{error.strerror}" if error.strerror else str(error), WRONG_INPUT

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mixdim.cli.outcome import stopped_by
+from mixdim.cli.outcome import FAILED, stopped_by
 from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
 from mixdim.printing import align
@@ -31,6 +32,7 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --data ml-1m --model mf --base-dim 16 --tune --out run`
 - `mixdim train --data criteo --base-dim 16 --preset paper-ctr --out run`
 - `mixdim train --resume --out run`
+- `torchrun --nproc-per-node 2 -m mixdim train --distributed --data criteo --budget 64MB --out run`
 """
 ABOUT_MODEL, ABOUT_WIDTHS, ABOUT_TRAINING = "Model", "Widths", "Training (defaults: the preset)"
 
@@ -136,6 +138,10 @@ def train(
     slice_by: Annotated[
         str | None, _option(ABOUT_TRAINING, "Feature whose popularity cuts the metrics.")
     ] = None,
+    distributed: Annotated[
+        bool,
+        _option(ABOUT_TRAINING, "On all processes that torchrun started.", "--distributed"),
+    ] = False,
     tensorboard: Annotated[
         bool | None,
         _option(ABOUT_TRAINING, "Also write curves there.", "--tensorboard/--no-tensorboard"),
@@ -162,12 +168,18 @@ def train(
         **{"evaluations_per_epoch": evaluations_per_epoch, "checkpoint_every": checkpoint_every},
         **{"seed": seed, "slice_by": slice_by, "tensorboard": tensorboard},
         "unknown_dropout": unknown_dropout,
+        "distributed": distributed or None,
     }
     from mixdim.experiments.runs.config import RunConfig, config_of, read_config
     from mixdim.experiments.runs.train import train_run
     from mixdim.training import Stopped
 
     options = config_of(given).over(RunConfig() if config is None else read_config(config))
+    if options.distributed:
+        if tune or options.tensorboard:
+            raise ValueError("--tune and --tensorboard are not there with --distributed")
+        _train_distributed(options, out, resume=resume, overwrite=overwrite)
+        return
     tuned = None
     if tune:
         options, tuned = _tuned(options, out, resume=resume, overwrite=overwrite)
@@ -187,6 +199,29 @@ def train(
         raise stopped_by(stopped.signal_name, line) from None
     typer.echo(_results(run.summary))
     typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(run.summary['data'])}")
+
+
+def _train_distributed(options: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Train on all processes; the first of them speaks."""
+    from mixdim.experiments.runs.distributed import train_distributed
+    from mixdim.training import Stopped
+
+    speaks = os.environ.get("RANK", "0") == "0"
+    told: Any = {"resume": resume, "overwrite": overwrite}
+    try:
+        if speaks:
+            with progress_bars(unit="samples") as progress:
+                summary = train_distributed(options, out, progress=progress, echo=typer.echo, **told)
+        else:
+            train_distributed(options, out, **told)
+            return
+    except Stopped as stopped:
+        if not speaks:
+            raise typer.Exit(FAILED) from None
+        line = f"{stopped}; go on with the same command and --resume"
+        raise stopped_by(stopped.signal_name, line) from None
+    typer.echo(_results(summary))
+    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(summary['data'])}")
 
 
 def evaluate(

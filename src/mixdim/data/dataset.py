@@ -16,6 +16,7 @@ from torch import Tensor
 from mixdim.arguments import whole_number
 from mixdim.data.arrays import map_arrays, read_counts
 from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta, vocabulary_file
+from mixdim.data.parts import Part, checked_part, positions_of
 from mixdim.data.reading_ahead import read_ahead
 from mixdim.data.unknown_dropout import UnknownDropout
 from mixdim.data.unknown_values import unknown_shares
@@ -24,13 +25,15 @@ from mixdim.data.unknown_values import unknown_shares
 class Batch(NamedTuple):
     """Some rows: ids of the single-valued features, dense numbers, targets, and bags by feature.
 
-    A bag is (values, offsets): of row i it holds `values[offsets[i] : offsets[i + 1]]`.
+    A bag is (values, offsets): of row i it holds `values[offsets[i] : offsets[i + 1]]`. Of a part of a
+    batch, `weight` is 0 for rows that only fill it up, which must not count, and 1 for others.
     """
 
     ids: Tensor  # int32 (batch, features)
     dense: Tensor  # float32 (batch, dense columns)
     target: Tensor  # float32 (batch,)
     bags: dict[str, tuple[Tensor, Tensor]]
+    weight: Tensor | None = None  # float32 (batch,)
 
 
 class Dataset:
@@ -156,6 +159,7 @@ class Dataset:
         epoch: int = 0,
         position: int = 0,
         unknown_dropout: bool = False,
+        part: tuple[int, int] | None = None,
         prefetch: int = 4,
     ) -> BatchStream:
         """Return the batches of a split, from batch number `position` on; the last one may be smaller.
@@ -164,6 +168,9 @@ class Dataset:
         `unknown_dropout`, for training only, each id on its own becomes its feature's unknown id with
         probability 1 / (1 + its training count), drawn from `seed`, `epoch` and the batch's number.
         Batches are prepared `prefetch` ahead by a thread.
+
+        With `part=(rank, world)`, of each batch only the share of one of `world` processes: all have
+        ceil(rows / world), those that are missing repeat the last with a `weight` of 0.
         """
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
@@ -177,6 +184,7 @@ class Dataset:
             epoch=whole_number(epoch, "epoch", at_least=0),
             position=whole_number(position, "position", at_least=0),
             unknown_dropout=bool(unknown_dropout),
+            part=checked_part(part),
         )
         return BatchStream(self, order, prefetch=whole_number(prefetch, "prefetch", at_least=0))
 
@@ -237,6 +245,7 @@ class BatchOrder:
     epoch: int
     position: int
     unknown_dropout: bool = False
+    part: Part | None = None
 
 
 class BatchStream:
@@ -284,10 +293,27 @@ def _read(dataset: Dataset, order: BatchOrder) -> Iterator[Batch]:
     for position in range(order.position, -(-(stop - start) // order.batch_size)):
         first = position * order.batch_size
         last = min(first + order.batch_size, stop - start)
-        in_order = slice(start + first, start + last)
-        batch = dataset.rows(in_order if permutation is None else permutation[first:last])
+        rows: slice | np.ndarray = slice(start + first, start + last)
+        if permutation is not None:
+            rows = permutation[first:last]
+        positions, weight = (
+            (None, None) if order.part is None else positions_of(last - first, order.part)
+        )
+        if positions is not None and not order.unknown_dropout:
+            rows = start + first + positions if permutation is None else permutation[first + positions]
+        batch = dataset.rows(rows)
         if order.unknown_dropout:
             bags = {name: values.numpy() for name, (values, _) in batch.bags.items()}
             place = {"seed": order.seed, "epoch": order.epoch, "position": position}
             dataset.unknown_dropout.apply(batch.ids.numpy(), bags, **place)
-        yield batch
+            batch = batch if positions is None else _part_of(batch, positions)
+        yield batch if weight is None else batch._replace(weight=torch.from_numpy(weight))
+
+
+def _part_of(batch: Batch, positions: np.ndarray) -> Batch:
+    """Some rows of a batch, by their positions in it."""
+    bags = {
+        name: _take_bags(values.numpy(), offsets.numpy(), positions)
+        for name, (values, offsets) in batch.bags.items()
+    }
+    return Batch(batch.ids[positions], batch.dense[positions], batch.target[positions], bags)

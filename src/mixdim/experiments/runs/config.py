@@ -70,6 +70,7 @@ class RunConfig:
     table_lr: float | None = None  # of embeddings; not said, it is lr
     weight_decay: float | None = None
     unknown_dropout: bool | None = None  # whether ids of training rows become unknown by chance
+    distributed: bool | None = None  # many processes, started by torchrun
 
     def over(self, other: RunConfig) -> RunConfig:
         """What this config says and, where it says nothing, what the other does."""

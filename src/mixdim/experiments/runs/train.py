@@ -46,6 +46,7 @@ from mixdim.training.options import AUTO, preset_name
 from mixdim.training.resumption import MAY_CHANGE
 from mixdim.training.tasks import task_of
 
+GO_ON = "torchrun --nproc-per-node 2 -m mixdim train --distributed --resume --out"
 NAMED = 3  # features in a line that says why
 
 Echo = Callable[[str], None]
@@ -71,7 +72,9 @@ def train_run(
         raise ValueError("give --resume or --overwrite, not both")
     saved, planned = out / CONFIG, out / PLAN
     if resume and saved.is_file():
-        config = _continued(config, read_config(saved), out)
+        config = continued(config, read_config(saved), out)
+    if config.distributed:
+        raise ValueError(f"{out} is of many processes: go on with {GO_ON} {out}")
     if config.data is None:
         raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
     dataset = Dataset(config.data)
@@ -199,8 +202,8 @@ def _measured_rounded(
     return {**measured, "before_quantising": before}
 
 
-def _continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
-    """The saved config, with what may change; refuse what may not."""
+def continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
+    """The saved config of a run, with what may change; refuse what may not."""
     for name, value in given.said().items():
         before = getattr(saved, name)
         now = str(Path(value).resolve()) if name in ("data", "plan") else value

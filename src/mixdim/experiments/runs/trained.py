@@ -70,6 +70,9 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
     config = read_config(path / CONFIG)
     plan = Plan.load(path / PLAN)
     model = build_model(config, plan, num_dense=num_dense, mean=0.0)  # the mean comes with the weights
+    if config.distributed:
+        step = _fill_from_ranks(model, path / "checkpoint", weights)
+        return OpenedRun(config, plan, model, step)
     checkpoints = Checkpoints(path / "checkpoint")
     newest = checkpoints.newest()
     if weights == "best":
@@ -81,6 +84,22 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
         chosen = newest
     load_weights(model, chosen)
     return OpenedRun(config, plan, rounded(model, config.quantise), chosen.step)
+
+
+def _fill_from_ranks(model: nn.Module, folder: Path, weights: str) -> int:
+    """Set a model to the best or the last weights that many processes saved; returns their step."""
+    # PyTorch takes half a second to import what reads them.
+    from mixdim.distributed.stored import fill_model, newest_step, read_state
+
+    newest = newest_step(folder)
+    if newest is None:
+        raise CheckpointError(f"{folder.parent} has no checkpoint yet")
+    state = read_state(newest)["state"]
+    if weights == "best" and state["best"] is not None:
+        newest = folder / f"best-{state['best']['step']:08d}"
+        state = read_state(newest)["state"]
+    fill_model(newest, model)
+    return int(state["step"])
 
 
 def evaluate_run(

@@ -1,0 +1,89 @@
+"""How the rows of a block lie in a table of TorchRec: index arithmetic, and weights there and back.
+
+Knows nothing about TorchRec. FBGEMM trains tables whose rows have a multiple of 4 numbers. So a stored
+row holds 4 // dim rows of a block of width 1 or 2, side by side, and other widths are padded with zeros.
+
+Stored rows are not in order of popularity, or a table cut by rows would have all its popular ones on one
+rank. Row s lies at s * stride modulo rows, with a stride near rows / golden ratio, which spreads any run
+of rows evenly. That depends on the table alone, so that checkpoints do not depend on who holds what.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+QUANTUM = 4
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A block of `size` rows of `dim` numbers, as a table of `rows` rows of `width` numbers.
+
+    >>> Folded(size=10, dim=1).shape, Folded(size=10, dim=2).shape, Folded(size=10, dim=6).shape
+    ((3, 4), (5, 4), (10, 8))
+    """
+
+    size: int
+    dim: int
+
+    @property
+    def fold(self) -> int:
+        """How many rows of the block one stored row holds."""
+        return QUANTUM // self.dim if self.dim in (1, 2) else 1
+
+    @property
+    def rows(self) -> int:
+        """Stored rows."""
+        return -(-self.size // self.fold)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a stored row."""
+        return -(-self.fold * self.dim // QUANTUM) * QUANTUM
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the table."""
+        return self.rows, self.width
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether some numbers of each stored row stand for nothing."""
+        return self.fold * self.dim < self.width
+
+    @cached_property
+    def stride(self) -> int:
+        """From one stored row to the place of the next; it has no factor in common with `rows`."""
+        stride = max(1, round(self.rows * GOLDEN))
+        while math.gcd(stride, self.rows) > 1:
+            stride += 1
+        return stride
+
+    def places(self, first: int, count: int) -> Tensor:
+        """Where the stored rows of some rows of the block lie; `first` is a multiple of `fold`."""
+        stored = torch.arange(first // self.fold, -(-(first + count) // self.fold))
+        return stored * self.stride % self.rows
+
+    def put(self, first: int, values: Tensor, local: Tensor, local_first: int) -> None:
+        """Write rows of the block into those stored rows that are here.
+
+        `values` (n, dim) are the rows from `first` on, a multiple of `fold`; `local` (m, width) holds
+        the stored rows from `local_first` on.
+        """
+        places = self.places(first, len(values)) - local_first
+        stored = values.new_zeros(len(places) * self.fold, self.dim)
+        stored[: len(values)] = values
+        stored = stored.view(len(places), self.fold * self.dim)
+        here = (places >= 0) & (places < len(local))
+        local[places[here], : stored.shape[1]] = stored[here].to(local)
+
+    def take(self, table: Tensor) -> Tensor:
+        """All rows of the block, of the whole table: (rows, width) -> (size, dim)."""
+        found = table[self.places(0, self.size), : self.fold * self.dim]
+        return found.reshape(-1, self.dim)[: self.size]

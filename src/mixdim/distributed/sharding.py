@@ -1,0 +1,309 @@
+"""A model spread over ranks: tables by placement, all else on every rank. Knows no files and no data.
+
+The gradients of all ranks are averaged: where each has the mean loss of its share of a batch, and shares
+are of one size, a step is that of one process with the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Optimizer
+
+from mixdim.arguments import positive_number
+from mixdim.distributed.embeddings import ShardableEmbeddings
+from mixdim.distributed.engine import (
+    DistributedModelParallel,
+    EmbeddingBagCollectionSharder,
+    EmbeddingComputeKernel,
+    RowWiseAdagrad,
+    ShardingEnv,
+    ShardingPlan,
+    ShardingType,
+    apply_optimizer_in_backward,
+    construct_module_sharding_plan,
+    data_parallel,
+    row_wise,
+    table_wise,
+)
+from mixdim.distributed.folding import Folded
+from mixdim.distributed.optimizers import check_table_optimizer
+from mixdim.distributed.placement import REPLICATE_BELOW, Place, Sharding, place_tables
+from mixdim.distributed.quiet import quiet
+from mixdim.distributed.tables import BlockTable
+from mixdim.training.optimizers import OPTIMIZERS
+
+CLASSES: dict[str, Callable[..., Optimizer]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "rowwise_adagrad": RowWiseAdagrad,
+}
+
+
+class HeldTable(NamedTuple):
+    """A table and what this rank holds of it."""
+
+    table: BlockTable
+    place: Place
+    weight: Any  # a Tensor if every rank holds all of it, else a ShardedTensor
+    state: Any | None  # the optimizer's, likewise; None if it keeps none
+
+    @property
+    def parts(self) -> list[tuple[int, Tensor]]:
+        """The first stored row of what is here, and the rows; nothing if others hold them."""
+        if isinstance(self.weight, Tensor) and self.place.kind == "data_parallel":
+            return [(0, self.weight)]
+        shards = self.weight.local_shards()
+        return [(shard.metadata.shard_offsets[0], shard.tensor) for shard in shards]
+
+
+class Sharded:
+    """A model whose tables are spread over ranks, with its optimizer.
+
+    Call it with a batch; after `backward`, the tables that are not on every rank have taken their step
+    already, and `step` takes that of all else. `module` is the model that was given, tables replaced.
+    """
+
+    def __init__(
+        self,
+        model: DistributedModelParallel,
+        places: dict[str, dict[str, Place]],
+        parts: list[Optimizer],
+        small_tables: Optimizer | None,
+    ) -> None:
+        self.model, self.places = model, places
+        self.parts, self.small_tables = parts, small_tables
+
+    def __call__(self, batch: Any) -> Tensor:
+        """The output of each sample of this rank's share."""
+        with quiet():
+            return self.model(batch)
+
+    @property
+    def module(self) -> nn.Module:
+        """The model itself."""
+        return self.model.module
+
+    @property
+    def embeddings(self) -> dict[str, ShardableEmbeddings]:
+        """The embeddings in the model, by where they are in it."""
+        return _embeddings_in(self.module)
+
+    def step(self) -> None:
+        """Update all that is on every rank."""
+        for part in self._optimizers():
+            part.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for part in self._optimizers():
+            part.zero_grad(set_to_none=True)
+
+    def dense_parameters(self) -> dict[str, nn.Parameter]:
+        """All parameters but those of tables."""
+        tables = tuple(_inside(name, "tables.") for name in self.places)
+        named = self.model.named_parameters()
+        return {name: parameter for name, parameter in named if not name.startswith(tables)}
+
+    def dense_tensors(self) -> dict[str, Tensor]:
+        """All parameters and buffers but those of tables, as the state has them."""
+        tables = tuple(_inside(name, "tables.") for name in self.places)
+        with quiet():
+            state = self.model.state_dict()
+        return {name: tensor for name, tensor in state.items() if not name.startswith(tables)}
+
+    def tables(self) -> Iterator[tuple[str, HeldTable]]:
+        """The tables, by a name that does not depend on where they are."""
+        with quiet():
+            weights = self.model.state_dict()
+            states = self.model.fused_optimizer.state_dict()["state"]
+        parameters = dict(self.model.named_parameters())
+        for path, embeddings in self.embeddings.items():
+            for table in embeddings.block_tables:
+                name = _inside(path, f"tables.embedding_bags.{table.name}.weight")
+                place = self.places[path][table.name]
+                if place.kind != "data_parallel":
+                    state = states.get(name, {}).get(f"{table.name}.momentum1")
+                elif self.small_tables is None or parameters[name] not in self.small_tables.state:
+                    state = None
+                else:
+                    state = self.small_tables.state[parameters[name]]["sum"]
+                yield _inside(path, table.name), HeldTable(table, place, weights[name], state)
+
+    def _optimizers(self) -> list[Optimizer]:
+        return self.parts if self.small_tables is None else [*self.parts, self.small_tables]
+
+
+def shard(
+    model: nn.Module,
+    *,
+    lr: float,
+    optimizer: str = "adagrad",
+    device: torch.device | str = "cpu",
+    table_lr: float | None = None,
+    dense_optimizer: str | None = None,
+    eps: float = 1e-10,
+    sharding: Sharding = "auto",
+    replicate_below: int = REPLICATE_BELOW,
+) -> Sharded:
+    """Spread a model over all ranks of the process group; every rank calls this with the same model.
+
+    - `model`: one that has been given a `ShardableEmbeddings`, on the CPU.
+    - `optimizer` of tables: "sgd", "adagrad" or "rowwise_adagrad"; FBGEMM has no other on a CPU.
+    - `dense_optimizer` of all else: any of "amsgrad", "adam", "adagrad" and "sgd"; that of tables if not
+      given.
+    - `lr`, `table_lr`: learning rates; the second is for embeddings, projections included.
+    - `sharding`, `replicate_below`: who holds which table: see docs/distributed.md.
+    """
+    if not dist.is_initialized():
+        raise ValueError(
+            "there is no process group: start with torchrun and enter mixdim.distributed.joined(), or "
+            "call torch.distributed.init_process_group"
+        )
+    positive_number(lr, "lr")
+    table_lr = lr if table_lr is None else positive_number(table_lr, "table_lr")
+    positive_number(eps, "eps")  # with 0, numbers that stand for nothing would become 0 / 0
+    found = _embeddings_in(model)
+    if not found:
+        raise ValueError("the model has no mixdim.distributed.ShardableEmbeddings to spread")
+    dense_optimizer = dense_optimizer or optimizer.removeprefix("rowwise_")
+    if dense_optimizer not in OPTIMIZERS:
+        raise ValueError(
+            f"dense_optimizer must be one of {', '.join(OPTIMIZERS)}, got {dense_optimizer!r}"
+        )
+    world, place = dist.get_world_size(), torch.device(device)
+    sharder, places, plans = _Sharder(), {}, {}
+    for path, embeddings in found.items():
+        check_table_optimizer(optimizer, embeddings.block_tables, embeddings.feature_names)
+        own = place_tables(
+            embeddings.block_tables, world, sharding=sharding, replicate_below=replicate_below
+        )
+        places[path] = own
+        for table in embeddings.block_tables:
+            if own[table.name].kind != "data_parallel":
+                weight = embeddings.tables.embedding_bags[table.name].weight
+                settings = _settings(optimizer, table.layout, lr=table_lr, eps=eps)
+                with quiet():
+                    apply_optimizer_in_backward(CLASSES[optimizer], [weight], settings)
+        plans[_inside(path, "tables")] = construct_module_sharding_plan(
+            embeddings.tables,
+            {name: _generator(own[name]) for name in own},
+            sharder=sharder,
+            local_size=min(world, torch.cuda.device_count()) if place.type == "cuda" else world,
+            world_size=world,
+            device_type=place.type,
+        )
+    with quiet():
+        spread = DistributedModelParallel(
+            model,
+            env=ShardingEnv.from_process_group(dist.group.WORLD),
+            device=place,
+            plan=ShardingPlan(plans),
+            sharders=[sharder],
+        )
+    return _with_optimizers(spread, places, optimizer, dense_optimizer, lr, table_lr, eps)
+
+
+def _with_optimizers(
+    model: DistributedModelParallel,
+    places: dict[str, dict[str, Place]],
+    optimizer: str,
+    dense_optimizer: str,
+    lr: float,
+    table_lr: float,
+    eps: float,
+) -> Sharded:
+    """Give a model that was spread its first weights and its optimizers."""
+    sharded = Sharded(model, places, [], None)
+    _draw_tables(sharded)
+    parameters, small = dict(model.named_parameters()), []
+    for path, embeddings in sharded.embeddings.items():
+        for table in embeddings.block_tables:
+            if places[path][table.name].kind == "data_parallel":
+                name = _inside(path, f"tables.embedding_bags.{table.name}.weight")
+                settings = _settings(optimizer, table.layout, lr=table_lr, eps=eps)
+                small.append({"params": [parameters[name]], **settings})
+    if small:
+        sharded.small_tables = CLASSES[optimizer](small)
+    in_embeddings = tuple(_inside(path, "") for path in places)
+    dense = sharded.dense_parameters().items()
+    kind = OPTIMIZERS[dense_optimizer]
+    for rate, own in (
+        (table_lr, [(name, p) for name, p in dense if name.startswith(in_embeddings)]),
+        (lr, [(name, p) for name, p in dense if not name.startswith(in_embeddings)]),
+    ):
+        if own:
+            sharded.parts += kind.parts(own, set(), rate, 0.0)
+    return sharded
+
+
+@torch.no_grad()
+def _draw_tables(sharded: Sharded) -> None:
+    """Draw the first weights of what this rank holds, as rank 0's generator says."""
+    held = {table.table.block: table for _, table in sharded.tables()}
+    for table in held.values():
+        for _, rows in table.parts:
+            rows.zero_()  # also what stands for nothing
+    for embeddings in sharded.embeddings.values():
+        embeddings.drawing.state = broadcast(embeddings.drawing.state)
+        for block, first, values in embeddings.drawing.tables():
+            for local_first, rows in held[block].parts:
+                held[block].table.layout.put(first, values, rows, local_first)
+
+
+def broadcast(tensor: Tensor) -> Tensor:
+    """What rank 0 has, on every rank."""
+    sent = tensor.to(_collective_device(), copy=True)
+    dist.broadcast(sent, src=0)
+    return sent.to(tensor.device)
+
+
+def _collective_device() -> torch.device:
+    on_gpu = dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+class _Sharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]  # torchrec has no types
+    """That of TorchRec, which on a CPU does not offer to cut tables by rows, though it can."""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        """The ways of `placement`."""
+        return [
+            kind.value
+            for kind in (ShardingType.DATA_PARALLEL, ShardingType.TABLE_WISE, ShardingType.ROW_WISE)
+        ]
+
+
+def _generator(place: Place) -> Any:
+    fused = EmbeddingComputeKernel.FUSED.value
+    if place.kind == "data_parallel":
+        return data_parallel()
+    if place.kind == "row_wise":
+        return row_wise(compute_kernel=fused)
+    assert place.rank is not None
+    return table_wise(rank=place.rank, compute_kernel=fused)
+
+
+def _settings(optimizer: str, layout: Folded, *, lr: float, eps: float) -> dict[str, float]:
+    """What an optimizer of tables is told.
+
+    The row-wise one divides by the mean square over the stored width, of which only dim numbers are not
+    0: sqrt(dim / width) makes it that over dim.
+    """
+    if optimizer == "sgd":
+        return {"lr": lr}
+    scale = math.sqrt(layout.dim / layout.width) if optimizer == "rowwise_adagrad" else 1.0
+    return {"lr": lr * scale, "eps": eps * scale}
+
+
+def _embeddings_in(model: nn.Module) -> dict[str, ShardableEmbeddings]:
+    return {path: m for path, m in model.named_modules() if isinstance(m, ShardableEmbeddings)}
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,147 @@
+"""A checkpoint of many ranks as files, read by one process: into a plain layer or model.
+
+Knows nothing about TorchRec, nor about ranks. A checkpoint is a folder of safetensors, one file a rank,
+in the form of PyTorch's distributed checkpoints, and `state.json`, which is written last. In it are
+
+    model/NAME               what every rank has: MLPs, projections
+    optimizer/NAME/KEY       the optimizer's state of these
+    table/PATH.TABLE         stored rows, cut wherever ranks were: see folding.py
+    sum/PATH.TABLE           their Adagrad sums
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from mixdim.distributed.quiet import quiet
+from mixdim.distributed.tables import BlockTable, tables_of
+from mixdim.layer.embedding import FeatureEmbeddings
+from mixdim.layer.mixed_tables import MixedTables
+from mixdim.planning.plan import Plan
+from mixdim.training.checkpoints import CheckpointError
+
+FORMAT, VERSION, STATE = "mixdim.distributed", 1, "state.json"
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What `state.json` says, if it is that of a whole checkpoint."""
+    try:
+        document = json.loads((path / STATE).read_bytes())
+        known, version, files = document["format"] == FORMAT, document["version"], document["files"]
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is no checkpoint of many ranks: it has no {STATE}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CheckpointError(f"checkpoint {path} is damaged: {STATE} cannot be read") from None
+    if not known or version != VERSION:
+        raise CheckpointError(f"{path}: this mixdim reads {FORMAT} {VERSION}, got {version!r}")
+    for name, size in files.items():
+        file = path / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing or cut short")
+    return dict(document)
+
+
+def shapes_in(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shape and type of every tensor in a checkpoint."""
+    found = _reader(path).read_metadata().state_dict_metadata
+    return {
+        name: (entry.size, entry.properties.dtype)
+        for name, entry in found.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+
+
+def read_into(path: Path, tensors: Mapping[str, Any], *, alone: bool) -> None:
+    """Read tensors in their place, each rank its own rows, having checked that they fit."""
+    there = shapes_in(path)
+    for name, tensor in tensors.items():
+        with quiet():
+            here = tuple(tensor.size())
+        found = tuple(there[name][0]) if name in there else None
+        if found != here:
+            raise CheckpointError(
+                f"{path} is of another model: {name!r} has shape {found} there and {here} here"
+            )
+    if tensors:
+        with quiet():
+            load(dict(tensors), storage_reader=_reader(path), no_dist=alone)
+
+
+def _reader(path: Path) -> HuggingFaceStorageReader:
+    return HuggingFaceStorageReader(str(path))
+
+
+def to_layer(path: str | Path, plan: Plan, **options: Any) -> FeatureEmbeddings:
+    """The plain layer with the weights that a checkpoint of many ranks holds, to the last bit.
+
+    `options` are those of `mixdim.FeatureEmbeddings`. One table is read after the other.
+    """
+    path = Path(path)
+    read_state(path)
+    tables = tables_of(FeatureEmbeddings(plan, device="meta").packing, list(plan))
+    prefixes = {
+        name.removeprefix("table/").rpartition(".")[0]
+        for name in shapes_in(path)
+        if name.startswith("table/")
+    }
+    if len(prefixes) != 1:
+        raise CheckpointError(f"{path} must have the tables of one layer, got {len(prefixes)}")
+    found = sum(name.startswith("table/") for name in shapes_in(path))
+    if found != len(tables):
+        raise CheckpointError(
+            f"{path} is of another plan: it has {found} blocks there and {len(tables)} here"
+        )
+    layer = FeatureEmbeddings(plan, device="meta", **options)
+    layer.to_empty(device="cpu")
+    _fill_layer(path, layer, tables, prefixes.pop())
+    return layer
+
+
+def fill_model(path: Path, model: nn.Module) -> None:
+    """Set a plain model to the weights that a checkpoint of many ranks holds of the same model."""
+    read_state(path)
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, MixedTables)}
+    for name, layer in layers.items():
+        _fill_layer(path, layer, tables_of(layer.packing, list(layer.plan)), name)
+    inside = tuple(_dotted(name) for name in layers)
+    rest = {f"model/{name}": t for name, t in model.state_dict().items() if not name.startswith(inside)}
+    read_into(path, rest, alone=True)
+
+
+@torch.no_grad()
+def _fill_layer(path: Path, layer: MixedTables, tables: list[BlockTable], prefix: str) -> None:
+    own: dict[str, Tensor] = {
+        f"model/{_dotted(prefix)}{name}": tensor
+        for name, tensor in layer.state_dict().items()
+        if not name.startswith("table_")
+    }
+    read_into(path, own, alone=True)
+    parts = layer.tables()
+    for table in tables:
+        stored = torch.empty(table.layout.shape)
+        read_into(path, {f"table/{_dotted(prefix)}{table.name}": stored}, alone=True)
+        parts.of_block(table.block).parts(table.block)["table"].copy_(table.layout.take(stored))
+
+
+def _dotted(prefix: str) -> str:
+    return f"{prefix}." if prefix else ""
+
+
+def newest_step(folder: Path) -> Path | None:
+    """The newest whole checkpoint to go on from in a run's folder of checkpoints, if there is any."""
+    for path in sorted(folder.glob("step-*"), reverse=True):
+        try:
+            read_state(path)
+        except CheckpointError:
+            continue
+        return path
+    return None

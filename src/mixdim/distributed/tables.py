@@ -1,0 +1,39 @@
+"""The tables that a plan becomes in TorchRec: one for each block. Knows no ranks and no weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mixdim.distributed.folding import Folded
+from mixdim.layer.packing import PackedBlock, Packing
+from mixdim.storages import Narrow
+
+
+@dataclass(frozen=True)
+class BlockTable:
+    """A block of a plan and the table that stores it; names have no dots, which TorchRec cuts at."""
+
+    name: str
+    block: PackedBlock
+    layout: Folded
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table in float32."""
+        return 4 * self.layout.rows * self.layout.width
+
+
+def tables_of(packing: Packing, names: list[str]) -> list[BlockTable]:
+    """A table for each block, in the order of rows; only narrow blocks have one."""
+    tables = []
+    for feature, blocks in enumerate(packing.of_feature):
+        for number, block in enumerate(blocks):
+            if not isinstance(block.storage, Narrow):
+                raise ValueError(
+                    f"feature {names[feature]!r} is stored as {block.storage}: TorchRec holds narrow "
+                    "blocks only, such as mixdim.plan makes"
+                )
+            stored = block.storage.stored_rows(block.size)
+            layout = Folded(stored, block.storage.width(packing.base_dim))
+            tables.append(BlockTable(f"feature{feature}_block{number}", block, layout))
+    return tables

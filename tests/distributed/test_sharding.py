@@ -1,0 +1,106 @@
+"""Two processes against one: lookups and training, in every way of sharding."""
+
+import pytest
+import torch
+import two_ranks as two
+from ranks import needs_torchrec
+
+import mixdim
+
+pytestmark = needs_torchrec
+by_sharding = pytest.mark.parametrize(("sharding", "below"), two.SHARDINGS)
+
+
+@pytest.fixture(scope="module")
+def found(ranks):
+    return ranks.run(two.__file__, "many_things", 2)
+
+
+@by_sharding
+def test_first_weights_are_those_of_the_plain_layer_bit_for_bit(found, sharding, below):
+    plain = mixdim.FeatureEmbeddings(two.mixed_plan(), generator=two.generator())
+    for rank in found:
+        assert torch.equal(rank["first", sharding, below], two.plain_weights(plain))
+
+
+@by_sharding
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_six_steps_of_two_ranks_are_those_of_one_process(found, sharding, below, optimizer):
+    plan = two.mixed_plan()
+    asked = [two.some_ids(plan, 64, seed) for seed in range(6)]
+    model = two.train_plain(plan, optimizer, asked, 6)
+    expected = two.plain_weights(model.embeddings)
+    first = two.plain_weights(mixdim.FeatureEmbeddings(plan, generator=two.generator()))
+    assert (expected - first).abs().max() > 0.1
+    for rank in found:
+        vectors, weight = rank["trained", sharding, below, optimizer]
+        torch.testing.assert_close(vectors, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(weight, model.weight.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_shardings_that_were_tried_are_different_ones(found):
+    kinds = {key: set(found[0][key]) for key in found[0] if key[0] == "places"}
+    assert kinds["places", "table_wise", 0] == {"table_wise"}
+    # A table of one row cannot be cut, nor three rows of which the last rank would have one too few.
+    assert kinds["places", "row_wise", 0] == {"row_wise", "table_wise"}
+    assert kinds["places", "auto", 2**20] == {"data_parallel"}
+    assert len(kinds["places", "auto", 200]) > 1
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_bags_of_two_ranks_are_those_of_one_process(found, pooling):
+    plan = two.mixed_plan()
+    bags = [two.some_bags(plan, 64, seed) for seed in range(6)]
+    model = two.train_plain(plan, "adagrad", bags, 4, bags=True, pooling=pooling, padding_id=-1)
+    expected = model.embeddings.bags(*two.as_bags(bags[5])).detach()
+    for rank in found:
+        torch.testing.assert_close(rank["bags", pooling], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_of_one_and_an_empty_one_can_be_looked_up(found):
+    assert found[0]["batch of one"].shape == (1, 7, 14)
+    assert found[0]["empty batch"].shape == (0, 7, 14)
+
+
+def test_rowwise_adagrad_divides_by_the_mean_square_of_what_is_not_padding(found):
+    """The formula, in float64, of plain tables: sum += mean(g^2), row -= lr * g / (sqrt(sum) + eps)."""
+    plan = two.padded_plan()
+    asked = [two.some_ids(plan, 8, seed) for seed in range(4)]
+    vectors, layouts = found[0]["rowwise"]
+    assert [layout.shape for layout in layouts] == [(70, 8), (9, 20)]
+    model = two.Linear(mixdim.FeatureEmbeddings(plan, generator=two.generator()))
+    tables = {name: p for name, p in model.named_parameters() if ".table" in name}
+    others = [p for name, p in model.named_parameters() if ".table" not in name]
+    dense, sums = torch.optim.Adagrad(others, lr=0.1), dict.fromkeys(tables, 0.0)
+    for batch in asked:
+        model.zero_grad()
+        ((model(batch) - two.targets(8)) ** 2).mean().backward()
+        dense.step()
+        for name, table in tables.items():
+            sums[name] = sums[name] + table.grad.double().square().mean(1, keepdim=True)
+            with torch.no_grad():
+                table -= (0.1 * table.grad / (sums[name].sqrt() + 1e-10)).nan_to_num().float()
+    torch.testing.assert_close(vectors, two.plain_weights(model.embeddings), rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_is_refused_in_one_line_on_every_rank(ranks):
+    first, second = ranks.run(two.__file__, "refused", 2)
+    assert first == second
+    for name, words in {
+        "no group": "there is no process group: start with torchrun",
+        "not sharded": "the tables have no weights yet: call mixdim.distributed.shard(model) first",
+        "pooling": "pooling must be sum or mean on TorchRec, got 'max'",
+        "unknown bags": "unknown feature 'nothing'; the features are one, two",
+        "storage": "feature 'odd' is stored as Hashed",
+        "adam": "optimizer must be one of sgd, adagrad, rowwise_adagrad for tables on TorchRec",
+        "rowwise": "has 2 rows of width 2 in each: use 'adagrad', or widths from 3 on",
+        "eps": "eps must be",
+        "lr": "lr must be",
+        "nothing to shard": "the model has no mixdim.distributed.ShardableEmbeddings to spread",
+        "bags": "has bags of several ids: name it in ShardableEmbeddings(plan, bags=['",
+        "weights": "weights of ids in a bag are not there on TorchRec",
+        "out of range": "of feature 'one' is out of range: the feature has 1 rows",
+        "shape": "ids must have shape (batch, 7 features), got (2, 6)",
+    }.items():
+        assert words in first.pop(name), name
+    assert first == {}

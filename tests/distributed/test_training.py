@@ -1,0 +1,196 @@
+"""`mixdim train --distributed`: two processes train as one, are killed, go on, and refuse."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import commands_of_ranks
+import pytest
+import torch
+import two_ranks as two
+from ranks import ONE_THREAD, needs_torchrec
+from small_folder import write_small_folder
+
+import mixdim
+from mixdim.cli.main import run as run_command
+from mixdim.data import Dataset
+from mixdim.data.generate import generate_criteo_like
+from mixdim.training.tasks import task_of
+
+pytestmark = needs_torchrec
+FILE = commands_of_ranks.__file__
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distributed") / "data"
+    generate_criteo_like(folder, rows=3000, scale=0.0002)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "batch_size", "steps", "tolerance"),
+    [("sgd", 64, 40, 1e-6), ("sgd", 501, 12, 1e-6), ("sgd", 1, 5, 1e-6), ("adagrad", 501, 6, 1e-4)],
+)
+def test_dlrm_on_two_ranks_trains_as_on_one(
+    ranks, data, tmp_path, optimizer, batch_size, steps, tolerance
+):
+    outputs, losses = ranks.run(
+        FILE, "dlrm_steps", 2, str(data), str(tmp_path), optimizer, batch_size, steps
+    )[0]
+    dataset = Dataset(data)
+    model = two.small_dlrm(mixdim.FeatureEmbeddings, dataset)
+    stepping = two.OPTIMIZERS[optimizer](model.parameters(), lr=0.05)
+    task, expected, epoch = task_of("binary"), [], 0
+    while len(expected) < steps:
+        for batch in dataset.batches("train", batch_size=batch_size, shuffle=True, epoch=epoch):
+            if len(expected) == steps:
+                break
+            stepping.zero_grad()
+            loss = task.loss(model(batch), batch.target)
+            loss.backward()
+            stepping.step()
+            expected.append(loss.item())
+        epoch += 1
+    with torch.no_grad():
+        plain = model(dataset.rows(slice(0, 64)))
+    torch.testing.assert_close(losses, expected, rtol=0, atol=tolerance)
+    torch.testing.assert_close(outputs, plain, rtol=0, atol=10 * tolerance)
+
+
+def training(data, out, *more):
+    return [
+        *("train", "--distributed", "--data", str(data), "--out", str(out), "--lr", "0.02"),
+        *("--temperature", "0", "--base-dim", "4", "--batch-size", "101", "--epochs", "3"),
+        *("--bottom", "8", "--top", "8", "--checkpoint-every", "4", *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks, data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    group = ranks.start(FILE, "command", 2, training(data, out))
+    assert group.wait(60) == [0, 0], group.printed(0) + group.printed(1)
+    return out, group.printed(0), group.printed(1)
+
+
+def wait_for_step(group, out, step):
+    """Wait until the run has a checkpoint of this step or a later one."""
+    end = time.monotonic() + 40
+    while not any(int(path.name[-8:]) >= step for path in (out / "checkpoint").glob("step-*")):
+        assert time.monotonic() < end, group.printed(0)
+        time.sleep(0.005)
+
+
+def results(out):
+    summary = json.loads((out / "summary.json").read_text())
+    return {name: summary[name] for name in ("steps", "epochs_run", "validation", "test", "ranks")}
+
+
+def test_a_distributed_run_is_a_run_like_any_other(undisturbed, data, capsys):
+    out, spoken, silent = undisturbed
+    assert "next: mixdim evaluate" in spoken
+    assert silent == ""
+    assert results(out)["ranks"] == 2
+    assert run_command(["evaluate", str(out), "--data", str(data), "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    told = results(out)["test"]["best"]
+    assert measured["step"] == told["step"]
+    for name in ("log_loss", "auc", "accuracy"):
+        assert measured[name] == pytest.approx(told[name], abs=1e-6)
+
+
+def test_a_run_whose_rank_is_killed_ends_in_a_line_and_goes_on(ranks, undisturbed, data, tmp_path):
+    out = tmp_path / "run"
+    for killed, step in ((1, 8), (0, 20)):
+        more = ["--resume"] if out.exists() else []
+        group = ranks.start(FILE, "command", 2, training(data, out, *more))
+        wait_for_step(group, out, step)
+        group.kill(killed)
+        codes = group.wait(40)
+        assert codes[killed] == -9
+        other = 1 - killed
+        assert codes[other] == 2
+        line = f"mixdim: rank {other} has lost another process of the group, which ended or cannot be"
+        assert line in group.printed(other)
+        assert "Traceback" not in group.printed(other)
+        assert not (out / "summary.json").exists()
+    group = ranks.start(FILE, "command", 2, training(data, out, "--resume"))
+    assert group.wait(60) == [0, 0], group.printed(0)
+    assert results(out) == results(undisturbed[0])
+
+
+def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(ranks, data, tmp_path):
+    out = tmp_path / "run"
+    group = ranks.start(FILE, "command", 2, training(data, out, "--epochs", "500"))
+    wait_for_step(group, out, 8)
+    os.kill(group.pids[0], signal.SIGTERM)
+    assert group.wait(40) == [143, 1]
+    told = re.search(r"stopped by SIGTERM after step (\d+); wrote (\S+); go on", group.printed(0))
+    assert json.loads((Path(told[2]) / "state.json").read_text())["state"]["step"] == int(told[1])
+
+
+def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_path, capsys):
+    folder, out = write_small_folder(tmp_path / "data", bags=True), tmp_path / "run"
+    told = [*training(folder, out, "--batch-size", "16"), "--patience", "0"]
+    assert ranks.start(FILE, "command", 2, told).wait(40) == [0, 0]
+    steps = results(out)["steps"]
+    group = ranks.start(FILE, "command", 1, [*told, "--resume", "--epochs", "5"])
+    assert group.wait(40) == [0], group.printed(0)
+    assert results(out)["steps"] == steps // 3 * 5
+    assert results(out)["ranks"] == 1
+    assert run_command(["evaluate", str(out), "--data", str(folder), "--weights", "last", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["log_loss"] == pytest.approx(results(out)["test"]["last"]["log_loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (["--optimizer", "amsgrad"], "optimizer must be one of adagrad, sgd with --distributed"),
+        (["--model", "mf"], "--distributed trains --model dlrm only"),
+        (["--first-order"], "--first-order is not there with --distributed"),
+        (["--tune"], "--tune and --tensorboard are not there with --distributed"),
+        (["--base-dim", "0"], "base_dim must be"),
+        ([], "exists already; --resume continues it, --overwrite replaces it"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line_by_every_rank(ranks, undisturbed, data, more, line):
+    group = ranks.start(FILE, "command", 2, training(data, undisturbed[0], *more))
+    assert group.wait(30) == [2, 2]
+    for rank in (0, 1):
+        assert group.printed(rank).count("\n") == 1
+        assert line in group.printed(rank)
+
+
+def test_without_torchrun_a_line_says_how_to_start(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    assert run_command(training(data, tmp_path / "run")) == 2
+    assert "RANK is not set: start with torchrun" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_distributed_run_is_not_resumed_by_one_process(undisturbed, capsys):
+    assert run_command(["train", "--resume", "--out", str(undisturbed[0])]) == 2
+    assert "go on with torchrun" in capsys.readouterr().err
+
+
+def test_torchrun_starts_it(undisturbed, data, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "mixdim"]
+    done = subprocess.run(
+        [*command, *training(data, tmp_path / "run")],
+        env={**os.environ, **ONE_THREAD},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search("next: mixdim evaluate", done.stdout)
+    assert results(tmp_path / "run") == results(undisturbed[0])

@@ -1,0 +1,233 @@
+"""What ranks do in these tests, and what one process does in their place."""
+
+import torch
+from torch import nn
+
+import mixdim
+import mixdim.distributed as distributed
+from mixdim.distributed.joining import joined
+from mixdim.models import DLRM
+
+
+def mixed_plan():
+    """Tables of 1, 2 and 3 rows, folded, padded and full ones, bands, an order, and a shared row."""
+    sizes = {"one": 1, "two": 2, "three": 3, "item": 40, "user": 90, "ad": 301, "odd": 50}
+    counts = {"item": [1, 40, 3, 20, 2, 2, 1, 0, 10, 1] * 4}
+    plan = mixdim.plan(sizes, counts=counts, bands={"item": 4}, temperature=0.35, base_dim=14)
+    plan = plan.with_storage("ad", mixdim.Narrow(1)).with_storage("user", mixdim.Narrow(2))
+    plan = plan.with_storage("odd", mixdim.Narrow(5)).with_storage("item", mixdim.Narrow(0))
+    return plan.with_storage("item", mixdim.Narrow(3), band=1)
+
+
+def padded_plan():
+    """Nothing to fold: widths 6, which is padded, and 20."""
+    plan = mixdim.plan({"x": 70, "y": 9}, temperature=0, base_dim=20)
+    return plan.with_storage("x", mixdim.Narrow(6))
+
+
+def generator(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+class Linear(nn.Module):
+    """Linear in each row of a table, so that small differences stay small."""
+
+    def __init__(self, embeddings, bags=False):
+        super().__init__()
+        self.embeddings, self.takes_bags = embeddings, bags
+        shape = embeddings.num_features, embeddings.base_dim
+        self.weight = nn.Parameter(torch.linspace(-1, 1, shape[0] * shape[1]).view(shape))
+
+    def forward(self, asked):
+        vectors = self.embeddings.bags(*asked) if self.takes_bags else self.embeddings(asked)
+        return (vectors * self.weight).sum((1, 2))
+
+
+def some_ids(plan, batch, seed=0):
+    made = generator(seed)
+    return torch.stack([torch.randint(f.rows, (batch,), generator=made) for f in plan.features], 1)
+
+
+def some_bags(plan, batch, seed=0):
+    """Bags of 0 to 3 ids in every feature, as ids with padding -1: (batch, feature, 3)."""
+    made = generator(seed)
+    rows = torch.tensor([feature.rows for feature in plan.features])
+    ids = (torch.rand(batch, len(rows), 3, generator=made) * rows[:, None]).long()
+    return ids.masked_fill(torch.rand(ids.shape, generator=made) < 0.4, -1)
+
+
+def as_bags(ids):
+    """(batch, feature, length) -> values and offsets, padding included."""
+    by_feature = ids.transpose(0, 1)
+    return by_feature.flatten(), torch.arange(ids.shape[0] * ids.shape[1] + 1) * ids.shape[2]
+
+
+def dense_weights(sharded):
+    """The matrix of every feature, looked up by all ranks alike."""
+    embeddings = sharded.module.embeddings
+    rows = max(feature.rows for feature in embeddings.plan.features)
+    last = torch.tensor([feature.rows - 1 for feature in embeddings.plan.features])
+    ids = torch.minimum(torch.arange(rows)[:, None], last)
+    with torch.no_grad():
+        return embeddings(ids)
+
+
+def plain_weights(layer):
+    last = torch.tensor([feature.rows - 1 for feature in layer.plan.features])
+    ids = torch.minimum(torch.arange(int(last.max()) + 1)[:, None], last)
+    with torch.no_grad():
+        return layer(ids)
+
+
+RATES = {"sgd": 0.02, "adagrad": 0.1, "rowwise_adagrad": 0.1}
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+
+
+def targets(batch):
+    return torch.linspace(-1, 1, batch)
+
+
+def train_plain(plan, optimizer, asked, steps, bags=False, **options):
+    layer = mixdim.FeatureEmbeddings(plan, generator=generator(), **options)
+    model = Linear(layer, bags=bags)
+    stepping = OPTIMIZERS[optimizer](model.parameters(), lr=RATES[optimizer])
+    for batch in asked[:steps]:
+        stepping.zero_grad()
+        ids = as_bags(batch) if bags else batch
+        ((model(ids) - targets(len(batch))) ** 2).mean().backward()
+        stepping.step()
+    return model
+
+
+def train_ranks(rank, world, plan, optimizer, asked, steps, bags=False, options=None, **how):
+    embeddings = distributed.ShardableEmbeddings(plan, generator=generator(), **(options or {}))
+    model = Linear(embeddings, bags=bags)
+    sharded = distributed.shard(model, lr=RATES[optimizer], optimizer=optimizer, **how)
+    for batch in asked[:steps]:
+        share = len(batch) // world
+        here = slice(rank * share, (rank + 1) * share)
+        ids = as_bags(batch[here]) if bags else batch[here]
+        sharded.zero_grad()
+        ((sharded(ids) - targets(len(batch))[here]) ** 2).mean().backward()
+        sharded.step()
+    return sharded
+
+
+SHARDINGS = [("table_wise", 0), ("row_wise", 0), ("auto", 200), ("auto", 2**20)]
+
+
+def many_things(rank, world):
+    """Lookups and short trainings in every way of sharding."""
+    plan, found = mixed_plan(), {}
+    ids = [some_ids(plan, 64, seed) for seed in range(6)]
+    bags = [some_bags(plan, 64, seed) for seed in range(6)]
+    with joined():
+        for sharding, below in SHARDINGS:
+            how = {"sharding": sharding, "replicate_below": below}
+            found["first", sharding, below] = dense_weights(
+                train_ranks(rank, world, plan, "sgd", ids, 0, **how)
+            )
+            for optimizer in OPTIMIZERS:
+                sharded = train_ranks(rank, world, plan, optimizer, ids, 6, **how)
+                trained = dense_weights(sharded), sharded.module.weight.detach()
+                found["trained", sharding, below, optimizer] = trained
+            places = [place.kind for place in sharded.places["embeddings"].values()]
+            found["places", sharding, below] = places
+        options = {"bags": list(plan), "padding_id": -1}
+        for pooling in ("sum", "mean"):
+            own = {**options, "pooling": pooling}
+            sharded = train_ranks(rank, world, plan, "adagrad", bags, 4, bags=True, options=own)
+            with torch.no_grad():
+                found["bags", pooling] = sharded.module.embeddings.bags(*as_bags(bags[5]))
+        found["batch of one"] = sharded.module.embeddings(some_ids(plan, 1)).detach()
+        found["empty batch"] = sharded.module.embeddings(some_ids(plan, 0)).detach()
+        wide = padded_plan()
+        asked = [some_ids(wide, 8, seed) for seed in range(4)]
+        how = {"sharding": "row_wise", "replicate_below": 700}
+        rowwise = train_ranks(rank, world, wide, "rowwise_adagrad", asked, 4, **how)
+        found["rowwise"] = (
+            dense_weights(rowwise),
+            [t.layout for t in rowwise.module.embeddings.block_tables],
+        )
+    return found
+
+
+def steps(rank, world, sharded, batches):
+    for batch in batches:
+        share = len(batch) // world
+        here = slice(rank * share, (rank + 1) * share)
+        sharded.zero_grad()
+        ((sharded(batch[here]) - targets(len(batch))[here]) ** 2).mean().backward()
+        sharded.step()
+
+
+def saved_after(rank, world, path, before, batches, sharding, below):
+    """Go on from a checkpoint, or begin, with some batches; save, and say what the weights are."""
+    plan = mixed_plan()
+    asked = [some_ids(plan, 64, seed) for seed in range(*batches)]
+    with joined():
+        model = Linear(distributed.ShardableEmbeddings(plan, generator=generator(9)))
+        options = {"optimizer": "adagrad", "dense_optimizer": "amsgrad"}
+        how = {"sharding": sharding, "replicate_below": below}
+        sharded = distributed.shard(model, lr=0.05, **options, **how)
+        kept = None if before is None else distributed.load(sharded, before)
+        steps(rank, world, sharded, asked)
+        distributed.save(sharded, path, {"step": batches[1]})
+        return kept, dense_weights(sharded), sharded.module.weight.detach().clone()
+
+
+def killed_while_saving(rank, world, path):
+    """Rank 1 dies when all files are written and the page is not."""
+    import os
+    import signal
+
+    from mixdim.distributed import checkpoints
+
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoints._finish = die
+    saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
+
+
+def small_dlrm(layer, data):
+    plan = mixdim.plan(data, temperature=0, base_dim=8)
+    plan = plan.with_storage(next(iter(plan)), mixdim.Narrow(2))
+    made = generator(1)
+    embeddings = layer(plan, generator=made)
+    return DLRM(embeddings, num_dense=data.num_dense, bottom=(16,), top=(16,), generator=made)
+
+
+def refused(rank, world):
+    """What is refused, by what was tried: the line it says."""
+    plan, lines = mixed_plan(), {}
+    embeddings = distributed.ShardableEmbeddings(plan)
+
+    def attempt(name, work):
+        try:
+            work()
+        except (ValueError, RuntimeError, IndexError) as error:
+            lines[name] = str(error)
+
+    def made(**options):
+        return Linear(distributed.ShardableEmbeddings(plan, **options))
+
+    attempt("no group", lambda: distributed.shard(made(), lr=0.1))
+    attempt("not sharded", lambda: embeddings(some_ids(plan, 2)))
+    attempt("pooling", lambda: made(pooling="max"))
+    attempt("unknown bags", lambda: made(bags=["nothing"]))
+    hashed = plan.with_storage("odd", mixdim.Hashed(4, buckets=7))
+    attempt("storage", lambda: distributed.ShardableEmbeddings(hashed))
+    with joined():
+        attempt("adam", lambda: distributed.shard(made(), lr=0.1, optimizer="adam"))
+        attempt("rowwise", lambda: distributed.shard(made(), lr=0.1, optimizer="rowwise_adagrad"))
+        attempt("eps", lambda: distributed.shard(made(), lr=0.1, eps=0.0))
+        attempt("lr", lambda: distributed.shard(made(), lr=-1.0))
+        attempt("nothing to shard", lambda: distributed.shard(nn.Linear(2, 1), lr=0.1))
+        sharded = distributed.shard(made(padding_id=-1), lr=0.1).module.embeddings
+        bags = as_bags(some_bags(plan, 8))
+        attempt("bags", lambda: sharded.bags(*bags))
+        attempt("weights", lambda: sharded.bags(*bags, torch.ones(len(bags[0]))))
+        attempt("out of range", lambda: sharded(some_ids(plan, 2) + 1000))
+        attempt("shape", lambda: sharded(some_ids(plan, 2)[:, 1:]))
+    return lines
