@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import sys
+import time
 import warnings
 
 import pytest
@@ -130,6 +131,17 @@ def test_a_warning_is_printed_at_once_and_once(doctor, capsys):
     assert seen == ["warning: pip install mixdim[all]\n", "warning: feature [/x] is odd\n", ""]
 
 
+def read_until(terminal, *words):
+    """All that is on a terminal once these words are; what is written comes there a little later."""
+    shown, end = "", time.monotonic() + 20
+    while not all(word in shown for word in words) and time.monotonic() < end:
+        try:
+            shown += os.read(terminal, 1 << 16).decode()
+        except BlockingIOError:
+            time.sleep(0.005)
+    return shown
+
+
 def test_a_warning_beside_a_progress_bar_can_be_read(doctor, monkeypatch):
     def warn_while_a_bar_is_shown():
         with progress_bars() as progress:
@@ -144,7 +156,7 @@ def test_a_warning_beside_a_progress_bar_can_be_read(doctor, monkeypatch):
     with os.fdopen(theirs, "w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
         assert doctor(warn_while_a_bar_is_shown)[0] == 0
-        shown = os.read(ours, 1 << 16).decode()
+        shown = read_until(ours, "note [/y]", "warning", "\x1b[?25h")  # the last shows the cursor again
     os.close(ours)
     assert "\r\x1b[2Kwarning: pip install mixdim[all]\r\n" in shown  # the bar goes, and comes below
     assert "column [/x]" in shown.rpartition("warning:")[2]
