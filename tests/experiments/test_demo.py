@@ -13,6 +13,7 @@ from mixdim.experiments.demo import (
     DEMO_SETS,
     DemoSet,
     DemoStopped,
+    beside_results,
     mixed_against_uniform,
     results_table,
     run_demo,
@@ -179,6 +180,33 @@ def test_the_difference_is_told_whichever_way_it_goes():
     assert mixed_against_uniform(runs) == (
         "mixed minus uniform, test mse: -0.0500 within 1,000, +0.0200 within 2,000"
     )
+
+
+def test_baselines_unknown_values_and_the_smallest_run_near_the_best_are_told():
+    runs = [
+        {
+            "temperature": t,
+            "base_dim": base_dim,
+            "embedding_parameters": parameters,
+            "validation": {"best": {"mse": mse}},
+            "test": {"best": {"mse": mse}},
+            "baselines": {"constant": {"test": {"mse": 1.2}}, "biases": {"test": {"mse": 0.82}}},
+            "unknown_lookups": {"user": {"test": 0.25}, "item": {"test": 0.5}},
+        }
+        for t, base_dim, parameters, mse in (
+            (0.0, 4, 100, 0.6),
+            (0.3, 8, 300, 0.502),
+            (0.0, 16, 900, 0.5),
+        )
+    ]
+    assert beside_results(runs).splitlines() == [
+        "baselines, test mse: constant 1.2000, biases 0.8200",
+        "unknown values, share of a feature's lookups in test: at most 50.00%, in item",
+        "recommended, the fewest in embeddings within 1% of the best in validation: "
+        "temperature 0.3, base_dim 8",
+    ]
+    known = [{**run, "unknown_lookups": {}} for run in runs]
+    assert beside_results(known).splitlines()[1].endswith("in test: none")
 
 
 def test_without_a_known_truth_the_distance_to_the_best_is_left_out(finished):

@@ -41,6 +41,7 @@ UNIFORM_DIM = 2  # the budget of the paper's Fig. 2a: as much as uniform width 2
 RIVAL_DIM = 32  # the uniform width whose quality the paper matches within that budget
 SYNTHETIC = "Synthetic data, one seed"
 LARGE = 10_000  # rows of a feature that is printed; the picture has all
+NEAR_BEST = 0.01  # a smaller model is recommended that is so near the best
 
 Echo = Callable[[str], None]
 Bars = Callable[[], AbstractContextManager[Callable[..., None]]]  # shows stage, done, total and a note
@@ -109,7 +110,7 @@ def run_demo(
     for demo_set in demo_sets:
         of_set = runs[demo_set.name]
         echo(f"{demo_set.name}, {demo_set.config.model}:\n{results_table(of_set)}")
-        echo(f"{mixed_against_uniform(of_set)}\n")
+        echo(f"{mixed_against_uniform(of_set)}\n{beside_results(of_set)}\n")
     echo("This is synthetic data, one seed and small MLPs: it shows how mixdim works, and is no")
     echo("evidence about real data. The best possible loss is that of someone who knows the truth.")
     pictures = _save(frontier_figure(runs, f"{SYNTHETIC}: loss against parameters"), out, "frontier")
@@ -298,6 +299,25 @@ def mixed_against_uniform(runs: Sequence[Mapping[str, Any]]) -> str:
         if run["temperature"] != 0
     ]
     return f"mixed minus uniform, test {objective}: {', '.join(differences)}"
+
+
+def beside_results(runs: Sequence[Mapping[str, Any]]) -> str:
+    """What baselines reach on the same split, what training never saw, and which run to take."""
+    objective, unknown = objective_of(runs), runs[0].get("unknown_lookups") or {}
+    losses = {name: found["test"][objective] for name, found in runs[0]["baselines"].items()}
+    baselines = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items())
+    shares = {name: found["test"] for name, found in unknown.items()}
+    most = max(shares, key=lambda name: shares[name], default=None)
+    seen = "none" if most is None else f"at most {shares[most]:.2%}, in {most}"
+    best = min(run["validation"]["best"][objective] for run in runs)
+    near = [run for run in runs if run["validation"]["best"][objective] <= best * (1 + NEAR_BEST)]
+    taken = min(near, key=lambda run: run["embedding_parameters"])
+    return (
+        f"baselines, test {objective}: {baselines}\n"
+        f"unknown values, share of a feature's lookups in test: {seen}\n"
+        f"recommended, the fewest in embeddings within {NEAR_BEST:.0%} of the best in validation: "
+        f"temperature {taken['temperature']:g}, base_dim {taken['base_dim']}"
+    )
 
 
 def _save(figure: Figure, out: Path, name: str) -> tuple[Path, ...]:
