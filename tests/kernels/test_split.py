@@ -111,6 +111,15 @@ def test_a_plan_with_everything_is_exact():
     assert_near(results_of(*case), expected_of(*case))
 
 
+def test_of_many_rows_those_of_two_vectors_are_not_lifted_and_exact():
+    plan = quiet_plan([10_000, 100, 10_000], temperature=0, base_dim=200)
+    for name, width in zip(plan, (13, 13, 17), strict=True):
+        plan = plan.with_storage(name, mixdim.Narrow(width))
+    case = make_case(plan, 300, 0)
+    assert list(case[0].kernel_part.split_form.is_lifted) == [False, True, True]
+    assert_near(results_of(*case), expected_of(*case))
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_ids_and_dense_vectors_may_lie_anyhow_in_memory(dtype):
     layer, ids, dense, pull = make_case(wide_plan(), 40, 1, dtype=dtype)
@@ -208,7 +217,8 @@ def test_dense_vectors_whose_data_was_replaced_raise():
         out.backward()
 
 
-def test_memory_is_used_again_and_does_not_pile_up():
+def test_memory_is_used_again_and_does_not_pile_up(monkeypatch):
+    monkeypatch.setattr(pool, "_free", [])  # what other tests left may fit or not
     layer, ids, dense, pull = make_case(wide_plan(), 64, 0)
     for _ in range(3):
         results_of(layer, ids, dense, pull)

@@ -35,7 +35,7 @@ inline bool rows_fit(const Update& update) {
   return wrong == 0;
 }
 
-inline void prefetch_row(const Update& update, int64_t at) {
+PREFETCH prefetch_row(const Update& update, int64_t at) {
   for (const float* array : {update.weight, update.mean, update.square, update.largest}) {
     __builtin_prefetch(array + at, 1);
   }

@@ -18,6 +18,7 @@ Form = Literal["fused", "split"]
 SWITCH = "MIXDIM_INTERACTION"  # forces one of the forms: for tests and comparisons
 LANES = 8
 CHUNK = 32  # kChunkColumns of split.h
+MANY_ROWS = 8192  # measured at batch 4096: with more, too few samples share a row
 
 # What things cost a training step, beside a multiply-add of a large matrix product, which is 1: measured
 # on two cores with AVX2 (benchmarks/dlrm.py with MIXDIM_INTERACTION=fused or split compares the forms).
@@ -50,7 +51,10 @@ class SplitForm:
         self.is_one_hot = (wide == 0)[self.feature]
         self.num_one_hot = int((wide == 0).sum())
         self.width = np.where(self.is_one_hot, self.sizes, self.dim)
-        self.is_lifted = self.is_one_hot | (self.dim > LANES)
+        # To lift pays where a row serves several samples, or has many numbers.
+        self.is_lifted = self.is_one_hot | (
+            self.dim > np.where(self.sizes > MANY_ROWS, 2 * LANES, LANES)
+        )
         z_width = np.where(self.is_lifted, 0, self.width)
         self.z_column = np.where(self.is_lifted, -1, np.cumsum(z_width) - z_width)
         self.z_columns = int(z_width.sum())

@@ -158,7 +158,7 @@ void prepare_weights(const Layer& layer, const Split& split, const Run* runs, co
     float* q = split.q + own.column * stride;
     std::fill_n(q, own.stride * stride, 0.0f);
     if (own.is_one_hot && block.projection) {
-            matrix_product(own.width, D, block.width, rows_of(block.table, block.width), rows_of(block.projection, D), q,
+      matrix_product(own.width, D, block.width, rows_of(block.table, block.width), rows_of(block.projection, D), q,
                      stride, false, scratches(1));
     } else if (own.is_one_hot || block.projection) {
       const float* from = own.is_one_hot ? block.table : block.projection;
@@ -211,7 +211,7 @@ void prepare_entries(const Layer& layer, const Split& split, const Run* runs, co
   in_parallel(pieces.size(), threads, [&](int64_t task) {
     const Piece& piece = pieces[task];
     const SplitBlock& own = split.blocks[piece.block];
-        const float* x = own.x + piece.first * own.stride;
+    const float* x = own.x + piece.first * own.stride;
     matrix_product(piece.count, split.columns - own.later, own.width, rows_of(x, own.stride),
                    rows_of(split.gram + own.column * split.columns + own.later, split.columns),
                    own.y + piece.first * own.y_stride, own.y_stride, false, scratches(1));

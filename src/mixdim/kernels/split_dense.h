@@ -91,7 +91,7 @@ inline void pack_columns(const float* matrix, int64_t rows, int64_t D, int64_t f
 }
 
 // Rows of one chunk are far apart, and entries come one after the other.
-inline void prefetch_chunk(const float* row) {
+PREFETCH prefetch_chunk(const float* row) {
   for (int64_t c = 0; c < kChunkColumns; c += 16) __builtin_prefetch(row + c, 1);
 }
 

@@ -10,7 +10,7 @@ constexpr int64_t kSamplesAtOnce = 16;
 
 // Lets floats be on their way from memory into the second cache: the first is for what is worked on now.
 template <bool to_write = false>
-inline void ask_for(const float* row, int64_t count) {
+PREFETCH ask_for(const float* row, int64_t count) {
   for (int64_t c = 0; c < count; c += 16) __builtin_prefetch(row + c, to_write, 2);
 }
 

@@ -10,13 +10,15 @@
 
 namespace mixdim {
 
+constexpr int64_t kSamplesAhead = 6;  // which are on their way from memory: those of an entry are anywhere in the batch
+
 // What the gradients of a batch are sorted into.
 struct PairGradients {
   float* products;  // (F, B + 16): with the dense vector
   float* elements;  // (B, elements)
   float *x, *of_x;  // (B, narrow columns): x itself, and its gradient
 
-  void ask_for_sample(const Split& split, int64_t s) const {
+  PREFETCH ask_for_sample(const Split& split, int64_t s) const {
     const int64_t num_elements = split.element_start[split.features], narrow = split.columns - split.narrow;
     ask_for<true>(elements + s * num_elements, num_elements);
     ask_for<true>(x + s * narrow, narrow);
@@ -134,11 +136,18 @@ void entries_back(const Split& split, int64_t b, const Run& run, const uint32_t*
   const int64_t i = own.position, start = split.element_start[i], stride = split.element_start[split.features];
   const int64_t narrow = split.columns - split.narrow, end = run.first + run.count;
   const float *elements = from.elements + start, *of_x = from.of_x + own.column - split.narrow;
+  const float* later_x = from.x + own.later - split.narrow;
   const auto [of_four, of_two, of_one] = split.elements[i];
+  int64_t asked = run.first;
   for (int64_t at = run.first, next; at < end; at = next) {
     const uint32_t entry = split.entry_of[at];
     for (next = at + 1; next < end && split.entry_of[next] == entry;) ++next;
-    Samples samples{values + at, next - at, elements, from.x + own.later - split.narrow, stride, narrow};
+    for (; asked < std::min(next + kSamplesAhead, end); ++asked) {
+      ask_for(elements + values[asked] * stride, of_four + of_two + of_one);
+      ask_for(later_x + values[asked] * narrow, split.columns - own.later);
+      ask_for(of_x + values[asked] * narrow, own.stride);
+    }
+    Samples samples{values + at, next - at, elements, later_x, stride, narrow};
     float* y = own.y + offset + entry * own.y_stride;
     samples.add<4>(of_four, &y);
     samples.add<2>(of_two, &y);
