@@ -1,7 +1,7 @@
 """Checkpoints between world sizes, shardings and the plain layer."""
 
 import json
-from pathlib import Path
+import shutil
 
 import pytest
 import torch
@@ -63,13 +63,19 @@ def test_a_checkpoint_that_is_cut_short_is_refused(moved, tmp_path):
         mixdim.distributed.to_layer(damaged, two.mixed_plan())
 
 
-def test_a_save_that_is_killed_leaves_the_old_one(ranks, moved):
-    path = moved[0] / "first"
-    before = {file.name: file.read_bytes() for file in path.iterdir()}
-    group = ranks.start(two.__file__, "killed_while_saving", 2, str(path))
+@pytest.mark.parametrize("moment", ["before the page", "between renames"])
+def test_a_save_that_is_killed_leaves_the_old_one(ranks, moved, tmp_path, moment):
+    path = tmp_path / "checkpoint"
+    shutil.copytree(moved[0] / "first", path)
+    before = two.plain_weights(mixdim.distributed.to_layer(path, two.mixed_plan()))
+    group = ranks.start(two.__file__, "killed_while_saving", 2, str(path), moment)
     codes = group.wait(30)
     assert codes[0] == -9
     assert codes[1] not in (0, None)
     assert "rank 1 has lost another process of the group" in group.printed(1)
-    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
-    assert json.loads((Path(path) / "state.json").read_text())["ranks"] == 2
+    assert path.exists() == (moment == "before the page")
+    after = two.plain_weights(mixdim.distributed.to_layer(path, two.mixed_plan()))
+    assert torch.equal(before, after)
+    ranks.run(two.__file__, "saved_after", 2, str(path), str(path), (1, 2), "row_wise", 0)
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]  # and nothing beside it
+    assert json.loads((path / "state.json").read_text())["state"] == {"step": 2}

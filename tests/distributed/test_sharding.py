@@ -23,6 +23,13 @@ def test_first_weights_are_those_of_the_plain_layer_bit_for_bit(found, sharding,
         assert torch.equal(rank["first", sharding, below], two.plain_weights(plain))
 
 
+def test_two_layers_of_one_plan_have_their_own_weights(found):
+    plan = two.mixed_plan()
+    expected = two.TwoLayers(mixdim.FeatureEmbeddings, plan)(two.some_ids(plan, 64, 0))
+    for rank in found:
+        assert all(map(torch.equal, rank["two layers"], expected))
+
+
 @by_sharding
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 def test_six_steps_of_two_ranks_are_those_of_one_process(found, sharding, below, optimizer):

@@ -141,6 +141,8 @@ def many_things(rank, world):
                 found["bags", pooling] = sharded.module.embeddings.bags(*as_bags(bags[5]))
         found["batch of one"] = sharded.module.embeddings(some_ids(plan, 1)).detach()
         found["empty batch"] = sharded.module.embeddings(some_ids(plan, 0)).detach()
+        both = distributed.shard(TwoLayers(distributed.ShardableEmbeddings, plan), lr=0.1)
+        found["two layers"] = tuple(vectors.detach() for vectors in both(ids[0]))
         wide = padded_plan()
         asked = [some_ids(wide, 8, seed) for seed in range(4)]
         how = {"sharding": "row_wise", "replicate_below": 700}
@@ -176,18 +178,35 @@ def saved_after(rank, world, path, before, batches, sharding, below):
         return kept, dense_weights(sharded), sharded.module.weight.detach().clone()
 
 
-def killed_while_saving(rank, world, path):
-    """Rank 1 dies when all files are written and the page is not."""
+def killed_while_saving(rank, world, path, moment):
+    """Rank 0 dies when all files are written and the page is not, or when the old one is put aside."""
     import os
     import signal
+    from pathlib import Path
 
     from mixdim.distributed import checkpoints
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoints._finish = die
+    rename = Path.rename
+    if moment == "before the page":
+        checkpoints._finish = die
+    else:
+        Path.rename = lambda mine, to: rename(mine, to) if mine == Path(path) else die()
     saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
+
+
+class TwoLayers(nn.Module):
+    """Two embeddings of one plan."""
+
+    def __init__(self, layer, plan):
+        super().__init__()
+        made = generator()
+        self.one, self.other = layer(plan, generator=made), layer(plan, generator=made)
+
+    def forward(self, ids):
+        return self.one(ids), self.other(ids)
 
 
 def small_dlrm(layer, data):
