@@ -28,6 +28,7 @@ from mixdim.distributed.stored import (
     placed,
     read_into,
     read_state,
+    said_of,
     set_aside,
     shapes_in,
 )
@@ -48,7 +49,7 @@ def save(sharded: Sharded, path: str | Path, state: Mapping[str, Any] | None = N
     dist.barrier()
     tensors, numbers = _optimizer_state(sharded)
     try:
-        with quiet():
+        with quiet(), said_of(path):
             state_dict_saver.save(
                 {**_held(sharded), **tensors},
                 storage_writer=HuggingFaceStorageWriter(str(unfinished), save_distributed=True),

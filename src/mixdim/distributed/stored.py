@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -45,6 +48,27 @@ def placed(path: Path) -> Path:
     return path if path.exists() or not set_aside(path).exists() else set_aside(path)
 
 
+@contextmanager
+def said_of(path: Path) -> Iterator[None]:
+    """Say in one line why a checkpoint cannot be written or read, where PyTorch has a page of each rank.
+
+    Its own exception, which all ranks raise together, holds what each of them met.
+    """
+    try:
+        yield
+    except CheckpointException as error:
+        failure = error.failures[min(error.failures)][0]
+    except (OSError, SafetensorError) as error:
+        failure = error
+    else:
+        return
+    if isinstance(failure, OSError) and failure.errno is not None:
+        raise OSError(failure.errno, failure.strerror, str(path))
+    if isinstance(failure, RuntimeError):
+        raise failure  # another rank was lost
+    raise CheckpointError(f"checkpoint {path} is damaged: {failure}")
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """What `state.json` says, if it is that of a whole checkpoint."""
     path = placed(path)
@@ -66,7 +90,8 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def shapes_in(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Shape and type of every tensor in a checkpoint."""
-    found = _reader(path).read_metadata().state_dict_metadata
+    with said_of(path):
+        found = _reader(path).read_metadata().state_dict_metadata
     return {
         name: (entry.size, entry.properties.dtype)
         for name, entry in found.items()
@@ -86,7 +111,7 @@ def read_into(path: Path, tensors: Mapping[str, Any], *, alone: bool) -> None:
                 f"{path} is of another model: {name!r} has shape {found} there and {here} here"
             )
     if tensors:
-        with quiet():
+        with quiet(), said_of(path):
             load(dict(tensors), storage_reader=_reader(path), no_dist=alone)
 
 
