@@ -6,6 +6,7 @@ import two_ranks as two
 from ranks import needs_torchrec
 
 import mixdim
+from mixdim.distributed.placement import bytes_by_rank
 
 pytestmark = needs_torchrec
 by_sharding = pytest.mark.parametrize(("sharding", "below"), two.SHARDINGS)
@@ -32,17 +33,27 @@ def test_two_layers_of_one_plan_have_their_own_weights(found):
 
 @by_sharding
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-def test_six_steps_of_two_ranks_are_those_of_one_process(found, sharding, below, optimizer):
-    plan = two.mixed_plan()
+def test_each_of_six_steps_of_two_ranks_is_that_of_one_process(found, sharding, below, optimizer):
+    plan, steps = two.mixed_plan(), []
     asked = [two.some_ids(plan, 64, seed) for seed in range(6)]
-    model = two.train_plain(plan, optimizer, asked, 6)
-    expected = two.plain_weights(model.embeddings)
+
+    def note(model):
+        steps.append((two.plain_weights(model.embeddings), model.weight.detach().clone()))
+
+    two.train_plain(plan, optimizer, asked, 6, after=note)
     first = two.plain_weights(mixdim.FeatureEmbeddings(plan, generator=two.generator()))
-    assert (expected - first).abs().max() > 0.1
+    assert (steps[-1][0] - first).abs().max() > 0.1
     for rank in found:
-        vectors, weight = rank["trained", sharding, below, optimizer]
-        torch.testing.assert_close(vectors, expected, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(weight, model.weight.detach(), rtol=1e-5, atol=1e-5)
+        trained = rank["trained", sharding, below, optimizer]
+        for mine, expected in zip(trained, steps, strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-5)
+
+
+@by_sharding
+def test_each_rank_holds_the_bytes_that_were_said_before(found, sharding, below):
+    said = bytes_by_rank(two.mixed_plan(), 2, sharding=sharding, replicate_below=below)
+    for rank, expected in zip(found, said, strict=True):
+        assert rank["held", sharding, below] == vars(expected)
 
 
 def test_the_shardings_that_were_tried_are_different_ones(found):
@@ -60,7 +71,10 @@ def test_bags_of_two_ranks_are_those_of_one_process(found, pooling):
     bags = [two.some_bags(plan, 64, seed) for seed in range(6)]
     model = two.train_plain(plan, "adagrad", bags, 4, bags=True, pooling=pooling, padding_id=-1)
     expected = model.embeddings.bags(*two.as_bags(bags[5])).detach()
+    layer = mixdim.FeatureEmbeddings(plan, generator=two.generator(), pooling=pooling, padding_id=-1)
+    first = layer.bags(*two.as_bags(bags[5])).detach()
     for rank in found:
+        torch.testing.assert_close(rank["first bags", pooling], first, rtol=0, atol=1e-6)
         torch.testing.assert_close(rank["bags", pooling], expected, rtol=1e-4, atol=1e-5)
 
 

@@ -87,7 +87,7 @@ def targets(batch):
     return torch.linspace(-1, 1, batch)
 
 
-def train_plain(plan, optimizer, asked, steps, bags=False, **options):
+def train_plain(plan, optimizer, asked, steps, bags=False, after=lambda model: None, **options):
     layer = mixdim.FeatureEmbeddings(plan, generator=generator(), **options)
     model = Linear(layer, bags=bags)
     stepping = OPTIMIZERS[optimizer](model.parameters(), lr=RATES[optimizer])
@@ -96,10 +96,13 @@ def train_plain(plan, optimizer, asked, steps, bags=False, **options):
         ids = as_bags(batch) if bags else batch
         ((model(ids) - targets(len(batch))) ** 2).mean().backward()
         stepping.step()
+        after(model)
     return model
 
 
-def train_ranks(rank, world, plan, optimizer, asked, steps, bags=False, options=None, **how):
+def train_ranks(
+    rank, world, plan, optimizer, asked, steps, bags=False, after=lambda _: None, options=None, **how
+):
     embeddings = distributed.ShardableEmbeddings(plan, generator=generator(), **(options or {}))
     model = Linear(embeddings, bags=bags)
     sharded = distributed.shard(model, lr=RATES[optimizer], optimizer=optimizer, **how)
@@ -110,7 +113,29 @@ def train_ranks(rank, world, plan, optimizer, asked, steps, bags=False, options=
         sharded.zero_grad()
         ((sharded(ids) - targets(len(batch))[here]) ** 2).mean().backward()
         sharded.step()
+        after(sharded)
     return sharded
+
+
+def held_bytes(sharded):
+    """What this rank holds of embeddings and their state, by the tensors themselves."""
+
+    def size(*tensors):
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    found = {"tables": 0, "state": 0, "replicated": 0}
+    for _, held in sharded.tables():
+        if held.place.kind == "data_parallel":
+            found["replicated"] += size(held.weight, held.state)
+        else:
+            found["tables"] += size(*(rows for _, rows in held.parts))
+            shards = [] if held.state is None else held.state.local_shards()
+            found["state"] += size(*(shard.tensor for shard in shards))
+    of_embeddings, _ = sharded.parts
+    for parameter, state in of_embeddings.state.items():
+        found["replicated"] += size(parameter, state["sum"])
+    found["replicated"] += size(sharded.module.embeddings.rank_of_id)
+    return found
 
 
 SHARDINGS = [("table_wise", 0), ("row_wise", 0), ("auto", 200), ("auto", 2**20)]
@@ -128,14 +153,21 @@ def many_things(rank, world):
                 train_ranks(rank, world, plan, "sgd", ids, 0, **how)
             )
             for optimizer in OPTIMIZERS:
-                sharded = train_ranks(rank, world, plan, optimizer, ids, 6, **how)
-                trained = dense_weights(sharded), sharded.module.weight.detach()
-                found["trained", sharding, below, optimizer] = trained
+                trained = found["trained", sharding, below, optimizer] = []
+
+                def note(sharded, trained=trained):
+                    trained.append((dense_weights(sharded), sharded.module.weight.detach().clone()))
+
+                sharded = train_ranks(rank, world, plan, optimizer, ids, 6, after=note, **how)
+            found["held", sharding, below] = held_bytes(sharded)
             places = [place.kind for place in sharded.places["embeddings"].values()]
             found["places", sharding, below] = places
         options = {"bags": list(plan), "padding_id": -1}
         for pooling in ("sum", "mean"):
             own = {**options, "pooling": pooling}
+            sharded = train_ranks(rank, world, plan, "adagrad", bags, 0, bags=True, options=own)
+            with torch.no_grad():
+                found["first bags", pooling] = sharded.module.embeddings.bags(*as_bags(bags[5]))
             sharded = train_ranks(rank, world, plan, "adagrad", bags, 4, bags=True, options=own)
             with torch.no_grad():
                 found["bags", pooling] = sharded.module.embeddings.bags(*as_bags(bags[5]))
