@@ -125,3 +125,10 @@ def test_what_cannot_be_is_refused_in_one_line_on_every_rank(ranks):
     }.items():
         assert words in first.pop(name), name
     assert first == {}
+
+
+def test_an_id_out_of_range_on_one_rank_ends_all(ranks):
+    group = ranks.start(two.__file__, "one_rank_is_wrong", 2)
+    assert group.wait(30) == [70, 70]
+    assert "id 1000 of feature 'one' is out of range: the feature has 1 rows" in group.printed(1)
+    assert "LostRankError: rank 0 has lost another process of the group" in group.printed(0)

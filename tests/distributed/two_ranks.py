@@ -261,6 +261,15 @@ def small_dlrm(layer, data):
     return DLRM(embeddings, num_dense=data.num_dense, bottom=(16,), top=(16,), generator=made)
 
 
+def one_rank_is_wrong(rank, world):
+    """Rank 1 asks for an id that is not there, while rank 0 waits for it."""
+    plan = mixed_plan()
+    with joined():
+        model = Linear(distributed.ShardableEmbeddings(plan))
+        sharded = distributed.shard(model, lr=0.1, replicate_below=0)
+        sharded(some_ids(plan, 2) + 1000 * rank)
+
+
 def refused(rank, world):
     """What is refused, by what was tried: the line it says."""
     plan, lines = mixed_plan(), {}
