@@ -1,7 +1,7 @@
 """Checkpoints between world sizes, shardings and the plain layer."""
 
 import json
-from pathlib import Path
+import shutil
 
 import pytest
 import torch
@@ -61,15 +61,35 @@ def test_a_checkpoint_that_is_cut_short_is_refused(moved, tmp_path):
         (damaged / path.name).write_bytes(content if path.suffix == ".json" else content[:-1])
     with pytest.raises(CheckpointError, match=r"is damaged: .* is missing or cut short"):
         mixdim.distributed.to_layer(damaged, two.mixed_plan())
+    for path in damaged.glob("*.safetensors"):  # of the right length, but no longer the same
+        path.write_bytes(b"\1" + bytes(len((moved[0] / "again" / path.name).read_bytes()) - 1))
+    with pytest.raises(CheckpointError, match="is damaged: "):
+        mixdim.distributed.to_layer(damaged, two.mixed_plan())
 
 
-def test_a_save_that_is_killed_leaves_the_old_one(ranks, moved):
-    path = moved[0] / "first"
-    before = {file.name: file.read_bytes() for file in path.iterdir()}
-    group = ranks.start(two.__file__, "killed_while_saving", 2, str(path))
+@pytest.mark.parametrize("moment", ["before the page", "between renames"])
+def test_a_save_that_is_killed_leaves_the_old_one(ranks, moved, tmp_path, moment):
+    path = tmp_path / "checkpoint"
+    shutil.copytree(moved[0] / "first", path)
+    before = two.plain_weights(mixdim.distributed.to_layer(path, two.mixed_plan()))
+    group = ranks.start(two.__file__, "killed_while_saving", 2, str(path), moment)
     codes = group.wait(30)
     assert codes[0] == -9
     assert codes[1] not in (0, None)
     assert "rank 1 has lost another process of the group" in group.printed(1)
+    assert path.exists() == (moment == "before the page")
+    after = two.plain_weights(mixdim.distributed.to_layer(path, two.mixed_plan()))
+    assert torch.equal(before, after)
+    ranks.run(two.__file__, "saved_after", 2, str(path), str(path), (1, 2), "row_wise", 0)
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]  # and nothing beside it
+    assert json.loads((path / "state.json").read_text())["state"] == {"step": 2}
+
+
+def test_a_disk_that_refuses_one_rank_is_named_by_all_and_the_old_one_stays(ranks, moved, tmp_path):
+    path = tmp_path / "checkpoint"
+    shutil.copytree(moved[0] / "first", path)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    said = ranks.run(two.__file__, "refused_by_the_disk", 2, str(path))
+    assert said == [("File too large", str(path))] * 2
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
-    assert json.loads((Path(path) / "state.json").read_text())["ranks"] == 2

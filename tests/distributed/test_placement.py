@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mixdim
+from mixdim.distributed.drawing import Drawing
 from mixdim.distributed.folding import Folded
 from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import bytes_by_rank, can_be_cut, place_tables, rows_at
@@ -58,6 +59,24 @@ def test_popular_rows_are_spread_over_all_shares(rows, world):
     assert mass.max() < 1 / world + float(asked[0] / asked.sum())  # whoever holds the first row has that
     in_order = torch.arange(rows) // share
     assert asked[in_order == 0].sum() / asked.sum() > mass.max() + 0.15
+
+
+def test_tables_are_drawn_some_rows_at_a_time_and_are_those_of_the_plain_layer(monkeypatch):
+    monkeypatch.setattr("mixdim.distributed.drawing.NUMBERS_AT_ONCE", 64)
+    plan = mixdim.plan({"x": 301, "y": 50, "z": 3}, temperature=0, base_dim=20)
+    plan = plan.with_storage("x", mixdim.Narrow(1)).with_storage("y", mixdim.Narrow(6))
+    layer = mixdim.FeatureEmbeddings(plan, generator=torch.Generator().manual_seed(4))
+    drawing = Drawing(layer.packing.blocks, 20, "xavier", torch.Generator().manual_seed(4))
+    for block, projection in drawing.projections():
+        assert torch.equal(projection, layer.tables().of_block(block).parts(block)["projection"])
+    drawn = {}
+    for block, first, rows in drawing.tables():
+        assert rows.numel() <= max(64, 4 * rows.shape[1])
+        assert first == sum(map(len, drawn.setdefault(block, [])))
+        drawn[block].append(rows)
+    for block, parts in drawn.items():
+        assert torch.equal(torch.cat(parts), layer.tables().of_block(block).parts(block)["table"])
+    assert [len(parts) for parts in drawn.values()] == [5, 7, 1]
 
 
 def criteo_like():

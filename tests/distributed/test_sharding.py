@@ -6,6 +6,7 @@ import two_ranks as two
 from ranks import needs_torchrec
 
 import mixdim
+from mixdim.distributed.placement import bytes_by_rank
 
 pytestmark = needs_torchrec
 by_sharding = pytest.mark.parametrize(("sharding", "below"), two.SHARDINGS)
@@ -23,19 +24,36 @@ def test_first_weights_are_those_of_the_plain_layer_bit_for_bit(found, sharding,
         assert torch.equal(rank["first", sharding, below], two.plain_weights(plain))
 
 
+def test_two_layers_of_one_plan_have_their_own_weights(found):
+    plan = two.mixed_plan()
+    expected = two.TwoLayers(mixdim.FeatureEmbeddings, plan)(two.some_ids(plan, 64, 0))
+    for rank in found:
+        assert all(map(torch.equal, rank["two layers"], expected))
+
+
 @by_sharding
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-def test_six_steps_of_two_ranks_are_those_of_one_process(found, sharding, below, optimizer):
-    plan = two.mixed_plan()
+def test_each_of_six_steps_of_two_ranks_is_that_of_one_process(found, sharding, below, optimizer):
+    plan, steps = two.mixed_plan(), []
     asked = [two.some_ids(plan, 64, seed) for seed in range(6)]
-    model = two.train_plain(plan, optimizer, asked, 6)
-    expected = two.plain_weights(model.embeddings)
+
+    def note(model):
+        steps.append((two.plain_weights(model.embeddings), model.weight.detach().clone()))
+
+    two.train_plain(plan, optimizer, asked, 6, after=note)
     first = two.plain_weights(mixdim.FeatureEmbeddings(plan, generator=two.generator()))
-    assert (expected - first).abs().max() > 0.1
+    assert (steps[-1][0] - first).abs().max() > 0.1
     for rank in found:
-        vectors, weight = rank["trained", sharding, below, optimizer]
-        torch.testing.assert_close(vectors, expected, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(weight, model.weight.detach(), rtol=1e-5, atol=1e-5)
+        trained = rank["trained", sharding, below, optimizer]
+        for mine, expected in zip(trained, steps, strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-5)
+
+
+@by_sharding
+def test_each_rank_holds_the_bytes_that_were_said_before(found, sharding, below):
+    said = bytes_by_rank(two.mixed_plan(), 2, sharding=sharding, replicate_below=below)
+    for rank, expected in zip(found, said, strict=True):
+        assert rank["held", sharding, below] == vars(expected)
 
 
 def test_the_shardings_that_were_tried_are_different_ones(found):
@@ -53,7 +71,10 @@ def test_bags_of_two_ranks_are_those_of_one_process(found, pooling):
     bags = [two.some_bags(plan, 64, seed) for seed in range(6)]
     model = two.train_plain(plan, "adagrad", bags, 4, bags=True, pooling=pooling, padding_id=-1)
     expected = model.embeddings.bags(*two.as_bags(bags[5])).detach()
+    layer = mixdim.FeatureEmbeddings(plan, generator=two.generator(), pooling=pooling, padding_id=-1)
+    first = layer.bags(*two.as_bags(bags[5])).detach()
     for rank in found:
+        torch.testing.assert_close(rank["first bags", pooling], first, rtol=0, atol=1e-6)
         torch.testing.assert_close(rank["bags", pooling], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -104,3 +125,10 @@ def test_what_cannot_be_is_refused_in_one_line_on_every_rank(ranks):
     }.items():
         assert words in first.pop(name), name
     assert first == {}
+
+
+def test_an_id_out_of_range_on_one_rank_ends_all(ranks):
+    group = ranks.start(two.__file__, "one_rank_is_wrong", 2)
+    assert group.wait(30) == [70, 70]
+    assert "id 1000 of feature 'one' is out of range: the feature has 1 rows" in group.printed(1)
+    assert "LostRankError: rank 0 has lost another process of the group" in group.printed(0)

@@ -94,6 +94,8 @@ def results(out):
 
 def test_a_distributed_run_is_a_run_like_any_other(undisturbed, data, capsys):
     out, spoken, silent = undisturbed
+    assert "2 ranks, of which each holds up to" in spoken
+    assert "without first-order weights and weight decay, which there are not with" in spoken
     assert "next: mixdim evaluate" in spoken
     assert silent == ""
     assert results(out)["ranks"] == 2
@@ -157,6 +159,7 @@ def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_pa
         (["--first-order"], "--first-order is not there with --distributed"),
         (["--tune"], "--tune and --tensorboard are not there with --distributed"),
         (["--base-dim", "0"], "base_dim must be"),
+        (["--weight-decay", "0.1"], "weight_decay must be 0 with optimizer 'adagrad'"),
         ([], "exists already; --resume continues it, --overwrite replaces it"),
     ],
 )
@@ -166,6 +169,26 @@ def test_what_cannot_be_is_refused_in_a_line_by_every_rank(ranks, undisturbed, d
     for rank in (0, 1):
         assert group.printed(rank).count("\n") == 1
         assert line in group.printed(rank)
+
+
+def test_a_plan_that_torchrec_cannot_hold_is_refused_before_there_is_a_folder(data, tmp_path, capsys):
+    plan = mixdim.plan(Dataset(data), temperature=0, base_dim=4)
+    hashed = plan.with_storage(next(iter(plan)), mixdim.Hashed(4, buckets=2))
+    hashed.save(tmp_path / "plan.json")
+    told = ["train", "--distributed", "--data", str(data), "--plan", str(tmp_path / "plan.json")]
+    assert run_command([*told, "--out", str(tmp_path / "run")]) == 2
+    assert "is stored as Hashed" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_finished_is_not_measured_again(ranks, undisturbed):
+    before = (undisturbed[0] / "summary.json").stat().st_mtime_ns
+    told = ["train", "--distributed", "--resume", "--out", str(undisturbed[0])]
+    group = ranks.start(FILE, "command", 2, told)
+    assert group.wait(30) == [0, 0]
+    assert "is finished already" in group.printed(0)
+    assert group.printed(1) == ""
+    assert (undisturbed[0] / "summary.json").stat().st_mtime_ns == before
 
 
 def test_without_torchrun_a_line_says_how_to_start(data, tmp_path, capsys, monkeypatch):

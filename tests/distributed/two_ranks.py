@@ -87,7 +87,7 @@ def targets(batch):
     return torch.linspace(-1, 1, batch)
 
 
-def train_plain(plan, optimizer, asked, steps, bags=False, **options):
+def train_plain(plan, optimizer, asked, steps, bags=False, after=lambda model: None, **options):
     layer = mixdim.FeatureEmbeddings(plan, generator=generator(), **options)
     model = Linear(layer, bags=bags)
     stepping = OPTIMIZERS[optimizer](model.parameters(), lr=RATES[optimizer])
@@ -96,10 +96,13 @@ def train_plain(plan, optimizer, asked, steps, bags=False, **options):
         ids = as_bags(batch) if bags else batch
         ((model(ids) - targets(len(batch))) ** 2).mean().backward()
         stepping.step()
+        after(model)
     return model
 
 
-def train_ranks(rank, world, plan, optimizer, asked, steps, bags=False, options=None, **how):
+def train_ranks(
+    rank, world, plan, optimizer, asked, steps, bags=False, after=lambda _: None, options=None, **how
+):
     embeddings = distributed.ShardableEmbeddings(plan, generator=generator(), **(options or {}))
     model = Linear(embeddings, bags=bags)
     sharded = distributed.shard(model, lr=RATES[optimizer], optimizer=optimizer, **how)
@@ -110,7 +113,29 @@ def train_ranks(rank, world, plan, optimizer, asked, steps, bags=False, options=
         sharded.zero_grad()
         ((sharded(ids) - targets(len(batch))[here]) ** 2).mean().backward()
         sharded.step()
+        after(sharded)
     return sharded
+
+
+def held_bytes(sharded):
+    """What this rank holds of embeddings and their state, by the tensors themselves."""
+
+    def size(*tensors):
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    found = {"tables": 0, "state": 0, "replicated": 0}
+    for _, held in sharded.tables():
+        if held.place.kind == "data_parallel":
+            found["replicated"] += size(held.weight, held.state)
+        else:
+            found["tables"] += size(*(rows for _, rows in held.parts))
+            shards = [] if held.state is None else held.state.local_shards()
+            found["state"] += size(*(shard.tensor for shard in shards))
+    of_embeddings, _ = sharded.parts
+    for parameter, state in of_embeddings.state.items():
+        found["replicated"] += size(parameter, state["sum"])
+    found["replicated"] += size(sharded.module.embeddings.rank_of_id)
+    return found
 
 
 SHARDINGS = [("table_wise", 0), ("row_wise", 0), ("auto", 200), ("auto", 2**20)]
@@ -128,19 +153,28 @@ def many_things(rank, world):
                 train_ranks(rank, world, plan, "sgd", ids, 0, **how)
             )
             for optimizer in OPTIMIZERS:
-                sharded = train_ranks(rank, world, plan, optimizer, ids, 6, **how)
-                trained = dense_weights(sharded), sharded.module.weight.detach()
-                found["trained", sharding, below, optimizer] = trained
+                trained = found["trained", sharding, below, optimizer] = []
+
+                def note(sharded, trained=trained):
+                    trained.append((dense_weights(sharded), sharded.module.weight.detach().clone()))
+
+                sharded = train_ranks(rank, world, plan, optimizer, ids, 6, after=note, **how)
+            found["held", sharding, below] = held_bytes(sharded)
             places = [place.kind for place in sharded.places["embeddings"].values()]
             found["places", sharding, below] = places
         options = {"bags": list(plan), "padding_id": -1}
         for pooling in ("sum", "mean"):
             own = {**options, "pooling": pooling}
+            sharded = train_ranks(rank, world, plan, "adagrad", bags, 0, bags=True, options=own)
+            with torch.no_grad():
+                found["first bags", pooling] = sharded.module.embeddings.bags(*as_bags(bags[5]))
             sharded = train_ranks(rank, world, plan, "adagrad", bags, 4, bags=True, options=own)
             with torch.no_grad():
                 found["bags", pooling] = sharded.module.embeddings.bags(*as_bags(bags[5]))
         found["batch of one"] = sharded.module.embeddings(some_ids(plan, 1)).detach()
         found["empty batch"] = sharded.module.embeddings(some_ids(plan, 0)).detach()
+        both = distributed.shard(TwoLayers(distributed.ShardableEmbeddings, plan), lr=0.1)
+        found["two layers"] = tuple(vectors.detach() for vectors in both(ids[0]))
         wide = padded_plan()
         asked = [some_ids(wide, 8, seed) for seed in range(4)]
         how = {"sharding": "row_wise", "replicate_below": 700}
@@ -176,18 +210,47 @@ def saved_after(rank, world, path, before, batches, sharding, below):
         return kept, dense_weights(sharded), sharded.module.weight.detach().clone()
 
 
-def killed_while_saving(rank, world, path):
-    """Rank 1 dies when all files are written and the page is not."""
+def killed_while_saving(rank, world, path, moment):
+    """Rank 0 dies when all files are written and the page is not, or when the old one is put aside."""
     import os
     import signal
+    from pathlib import Path
 
     from mixdim.distributed import checkpoints
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoints._finish = die
+    rename = Path.rename
+    if moment == "before the page":
+        checkpoints._finish = die
+    else:
+        Path.rename = lambda mine, to: rename(mine, to) if mine == Path(path) else die()
     saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
+
+
+def refused_by_the_disk(rank, world, path):
+    """Rank 1 may write no more than 2,000 bytes into a file; what each rank says of it."""
+    import resource
+
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    try:
+        saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
+    except OSError as error:
+        return error.strerror, error.filename
+
+
+class TwoLayers(nn.Module):
+    """Two embeddings of one plan."""
+
+    def __init__(self, layer, plan):
+        super().__init__()
+        made = generator()
+        self.one, self.other = layer(plan, generator=made), layer(plan, generator=made)
+
+    def forward(self, ids):
+        return self.one(ids), self.other(ids)
 
 
 def small_dlrm(layer, data):
@@ -196,6 +259,15 @@ def small_dlrm(layer, data):
     made = generator(1)
     embeddings = layer(plan, generator=made)
     return DLRM(embeddings, num_dense=data.num_dense, bottom=(16,), top=(16,), generator=made)
+
+
+def one_rank_is_wrong(rank, world):
+    """Rank 1 asks for an id that is not there, while rank 0 waits for it."""
+    plan = mixed_plan()
+    with joined():
+        model = Linear(distributed.ShardableEmbeddings(plan))
+        sharded = distributed.shard(model, lr=0.1, replicate_below=0)
+        sharded(some_ids(plan, 2) + 1000 * rank)
 
 
 def refused(rank, world):

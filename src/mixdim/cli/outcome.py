@@ -32,7 +32,7 @@ def end_with(error: BaseException, arguments: Sequence[str], *, debug: bool) -> 
         line += "" if debug else f"; please report it with all that this prints: {again}"
     if debug:
         traceback.print_exception(error)
-    print(f"mixdim: {' '.join(line.split())}", file=sys.stderr)
+    sys.stderr.write(f"mixdim: {' '.join(line.split())}\n")  # in one piece: other ranks write too
     return code
 
 

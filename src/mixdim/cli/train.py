@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -213,7 +214,9 @@ def _train_distributed(options: RunConfig, out: Path, *, resume: bool, overwrite
             with progress_bars(unit="samples") as progress:
                 summary = train_distributed(options, out, progress=progress, echo=typer.echo, **told)
         else:
-            train_distributed(options, out, **told)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the first says them
+                train_distributed(options, out, **told)
             return
     except Stopped as stopped:
         if not speaks:

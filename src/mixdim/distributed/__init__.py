@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from mixdim.distributed.checkpoints import save as save
     from mixdim.distributed.embeddings import ShardableEmbeddings as ShardableEmbeddings
     from mixdim.distributed.joining import joined as joined
-    from mixdim.distributed.sharding import Sharded as Sharded
+    from mixdim.distributed.sharded import Sharded as Sharded
     from mixdim.distributed.sharding import shard as shard
     from mixdim.distributed.stored import to_layer as to_layer
 
 _PLACES = {
     "ShardableEmbeddings": "embeddings",
-    "Sharded": "sharding",
+    "Sharded": "sharded",
     "shard": "sharding",
     "joined": "joining",
     "save": "checkpoints",

@@ -6,7 +6,6 @@ Whole or not at all: a save that is killed leaves what was there before.
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,11 +19,20 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.optim import Optimizer
 
 from mixdim.distributed.quiet import quiet
-from mixdim.distributed.sharding import Sharded, broadcast
-from mixdim.distributed.stored import FORMAT, STATE, VERSION, read_into, read_state, shapes_in
+from mixdim.distributed.sharded import Sharded
+from mixdim.distributed.stored import (
+    FORMAT,
+    PARTIAL,
+    STATE,
+    VERSION,
+    placed,
+    read_into,
+    read_state,
+    said_of,
+    set_aside,
+    shapes_in,
+)
 from mixdim.files import sync
-
-PARTIAL = ".partial-"
 
 
 def save(sharded: Sharded, path: str | Path, state: Mapping[str, Any] | None = None) -> None:
@@ -34,14 +42,14 @@ def save(sharded: Sharded, path: str | Path, state: Mapping[str, Any] | None = N
     folder must be one that all machines see.
     """
     path, rank = Path(path), dist.get_rank()
-    token = broadcast(torch.frombuffer(bytearray(secrets.token_bytes(8)), dtype=torch.uint8))
-    unfinished = path.with_name(f"{PARTIAL}{bytes(token.tolist()).hex()}")
+    unfinished = path.with_name(f"{PARTIAL}{path.name}")
     if rank == 0:
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a save that was killed
         unfinished.mkdir(parents=True)
     dist.barrier()
     tensors, numbers = _optimizer_state(sharded)
     try:
-        with quiet():
+        with quiet(), said_of(path):
             state_dict_saver.save(
                 {**_held(sharded), **tensors},
                 storage_writer=HuggingFaceStorageWriter(str(unfinished), save_distributed=True),
@@ -61,12 +69,13 @@ def _finish(unfinished: Path, path: Path, body: dict[str, Any]) -> None:
     (unfinished / STATE).write_text(json.dumps(page, indent=2) + "\n")
     for file in (*unfinished.iterdir(), unfinished):
         sync(file)
-    replaced = unfinished.with_suffix(".replaced")
+    aside = set_aside(path)
     if path.exists():
-        path.rename(replaced)
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)  # where it is found if this is killed now
     unfinished.rename(path)
     sync(path.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def load(sharded: Sharded, path: str | Path) -> dict[str, Any]:
@@ -74,7 +83,7 @@ def load(sharded: Sharded, path: str | Path) -> dict[str, Any]:
 
     Every rank calls it, and reads the rows that it holds.
     """
-    path = Path(path)
+    path = placed(Path(path))
     page = read_state(path)
     wanted: dict[str, Any] = _held(sharded)
     parameters, of_optimizer = sharded.dense_parameters(), {}

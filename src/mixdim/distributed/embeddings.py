@@ -169,18 +169,14 @@ class ShardableEmbeddings(nn.Module):
             pooled = self.tables(asked).wait()
             wanted = [[key.name for key in keys] for keys in self._in_slots.values()]
             found = KeyedTensor.regroup([pooled], wanted)
-        lifted, features = [], []
+        parts: list[list[Tensor]] = [[] for _ in range(self.num_features)]  # (B, base_dim) each
         for (group, keys), stored in zip(self._in_slots.items(), found, strict=True):
             vectors = self._columns(keys, stored, routed.columns)  # (slots, B, dim)
             if hasattr(self, f"projection_{group}"):
                 vectors = vectors @ getattr(self, f"projection_{group}")
-            lifted.append(vectors)
-            features += [block.feature for block in self.packing.groups[group]]
-        every, of_feature = torch.cat(lifted), torch.tensor(features, device=routed.values.device)
-        if len(every) == self.num_features:  # no bands, nothing to add
-            return every[of_feature.argsort()].transpose(0, 1)
-        summed = every.new_zeros(self.num_features, batch_size, self.base_dim)
-        return summed.index_add(0, of_feature, every).transpose(0, 1)
+            for block, vector in zip(self.packing.groups[group], vectors, strict=True):
+                parts[block.feature].append(vector)
+        return torch.stack([sum(bands[1:], bands[0]) for bands in parts], 1)
 
     def _columns(self, keys: list[Key], stored: Tensor, columns: Tensor) -> Tensor:
         """What of stored rows is meant, by slot: (B, K * width) -> (slots, B, dim)."""

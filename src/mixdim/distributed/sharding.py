@@ -1,22 +1,17 @@
-"""A model spread over ranks: tables by placement, all else on every rank. Knows no files and no data.
-
-The gradients of all ranks are averaged: where each has the mean loss of its share of a batch, and shares
-are of one size, a step is that of one process with the whole batch.
-"""
+"""How a model is spread: tables by placement, all else on every rank. Knows no files and no data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Adagrad, Optimizer
 
 from mixdim.arguments import positive_number
-from mixdim.distributed.embeddings import ShardableEmbeddings
 from mixdim.distributed.engine import (
     DistributedModelParallel,
     EmbeddingBagCollectionSharder,
@@ -35,7 +30,8 @@ from mixdim.distributed.folding import Folded
 from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import REPLICATE_BELOW, Place, Sharding, place_tables
 from mixdim.distributed.quiet import quiet
-from mixdim.distributed.tables import BlockTable
+from mixdim.distributed.sharded import Sharded, embeddings_in, inside
+from mixdim.distributed.telling import broadcast
 from mixdim.training.optimizers import OPTIMIZERS
 
 CLASSES: dict[str, Callable[..., Optimizer]] = {
@@ -43,100 +39,6 @@ CLASSES: dict[str, Callable[..., Optimizer]] = {
     "adagrad": Adagrad,
     "rowwise_adagrad": RowWiseAdagrad,
 }
-
-
-class HeldTable(NamedTuple):
-    """A table and what this rank holds of it."""
-
-    table: BlockTable
-    place: Place
-    weight: Any  # a Tensor if every rank holds all of it, else a ShardedTensor
-    state: Any | None  # the optimizer's, likewise; None if it keeps none
-
-    @property
-    def parts(self) -> list[tuple[int, Tensor]]:
-        """The first stored row of what is here, and the rows; nothing if others hold them."""
-        if isinstance(self.weight, Tensor) and self.place.kind == "data_parallel":
-            return [(0, self.weight)]
-        shards = self.weight.local_shards()
-        return [(shard.metadata.shard_offsets[0], shard.tensor) for shard in shards]
-
-
-class Sharded:
-    """A model whose tables are spread over ranks, with its optimizer.
-
-    Call it with a batch; after `backward`, the tables that are not on every rank have taken their step
-    already, and `step` takes that of all else. `module` is the model that was given, tables replaced.
-    """
-
-    def __init__(
-        self,
-        model: DistributedModelParallel,
-        places: dict[str, dict[str, Place]],
-        parts: list[Optimizer],
-        small_tables: Optimizer | None,
-    ) -> None:
-        self.model, self.places = model, places
-        self.parts, self.small_tables = parts, small_tables
-
-    def __call__(self, batch: Any) -> Tensor:
-        """The output of each sample of this rank's share."""
-        with quiet():
-            return self.model(batch)
-
-    @property
-    def module(self) -> nn.Module:
-        """The model itself."""
-        return self.model.module
-
-    @property
-    def embeddings(self) -> dict[str, ShardableEmbeddings]:
-        """The embeddings in the model, by where they are in it."""
-        return _embeddings_in(self.module)
-
-    def step(self) -> None:
-        """Update all that is on every rank."""
-        for part in self._optimizers():
-            part.step()
-
-    def zero_grad(self) -> None:
-        """Forget the gradients."""
-        for part in self._optimizers():
-            part.zero_grad(set_to_none=True)
-
-    def dense_parameters(self) -> dict[str, nn.Parameter]:
-        """All parameters but those of tables."""
-        tables = tuple(_inside(name, "tables.") for name in self.places)
-        named = self.model.named_parameters()
-        return {name: parameter for name, parameter in named if not name.startswith(tables)}
-
-    def dense_tensors(self) -> dict[str, Tensor]:
-        """All parameters and buffers but those of tables, as the state has them."""
-        tables = tuple(_inside(name, "tables.") for name in self.places)
-        with quiet():
-            state = self.model.state_dict()
-        return {name: tensor for name, tensor in state.items() if not name.startswith(tables)}
-
-    def tables(self) -> Iterator[tuple[str, HeldTable]]:
-        """The tables, by a name that does not depend on where they are."""
-        with quiet():
-            weights = self.model.state_dict()
-            states = self.model.fused_optimizer.state_dict()["state"]
-        parameters = dict(self.model.named_parameters())
-        for path, embeddings in self.embeddings.items():
-            for table in embeddings.block_tables:
-                name = _inside(path, f"tables.embedding_bags.{table.name}.weight")
-                place = self.places[path][table.name]
-                if place.kind != "data_parallel":
-                    state = states.get(name, {}).get(f"{table.name}.momentum1")
-                elif self.small_tables is None or parameters[name] not in self.small_tables.state:
-                    state = None
-                else:
-                    state = self.small_tables.state[parameters[name]]["sum"]
-                yield _inside(path, table.name), HeldTable(table, place, weights[name], state)
-
-    def _optimizers(self) -> list[Optimizer]:
-        return self.parts if self.small_tables is None else [*self.parts, self.small_tables]
 
 
 def shard(
@@ -168,7 +70,7 @@ def shard(
     positive_number(lr, "lr")
     table_lr = lr if table_lr is None else positive_number(table_lr, "table_lr")
     positive_number(eps, "eps")  # with 0, numbers that stand for nothing would become 0 / 0
-    found = _embeddings_in(model)
+    found = embeddings_in(model)
     if not found:
         raise ValueError("the model has no mixdim.distributed.ShardableEmbeddings to spread")
     dense_optimizer = dense_optimizer or optimizer.removeprefix("rowwise_")
@@ -190,7 +92,7 @@ def shard(
                 settings = _settings(optimizer, table.layout, lr=table_lr, eps=eps)
                 with quiet():
                     apply_optimizer_in_backward(CLASSES[optimizer], [weight], settings)
-        plans[_inside(path, "tables")] = construct_module_sharding_plan(
+        plans[inside(path, "tables")] = construct_module_sharding_plan(
             embeddings.tables,
             {name: _generator(own[name]) for name in own},
             sharder=sharder,
@@ -225,12 +127,12 @@ def _with_optimizers(
     for path, embeddings in sharded.embeddings.items():
         for table in embeddings.block_tables:
             if places[path][table.name].kind == "data_parallel":
-                name = _inside(path, f"tables.embedding_bags.{table.name}.weight")
+                name = inside(path, f"tables.embedding_bags.{table.name}.weight")
                 settings = _settings(optimizer, table.layout, lr=table_lr, eps=eps)
                 small.append({"params": [parameters[name]], **settings})
     if small:
         sharded.small_tables = CLASSES[optimizer](small)
-    in_embeddings = tuple(_inside(path, "") for path in places)
+    in_embeddings = tuple(inside(path, "") for path in places)
     dense = sharded.dense_parameters().items()
     kind = OPTIMIZERS[dense_optimizer]
     for rate, own in (
@@ -245,27 +147,17 @@ def _with_optimizers(
 @torch.no_grad()
 def _draw_tables(sharded: Sharded) -> None:
     """Draw the first weights of what this rank holds, as rank 0's generator says."""
-    held = {table.table.block: table for _, table in sharded.tables()}
+    held = dict(sharded.tables())
     for table in held.values():
         for _, rows in table.parts:
             rows.zero_()  # also what stands for nothing
-    for embeddings in sharded.embeddings.values():
+    for path, embeddings in sharded.embeddings.items():
+        names = {table.block: inside(path, table.name) for table in embeddings.block_tables}
         embeddings.drawing.state = broadcast(embeddings.drawing.state)
         for block, first, values in embeddings.drawing.tables():
-            for local_first, rows in held[block].parts:
-                held[block].table.layout.put(first, values, rows, local_first)
-
-
-def broadcast(tensor: Tensor) -> Tensor:
-    """What rank 0 has, on every rank."""
-    sent = tensor.to(_collective_device(), copy=True)
-    dist.broadcast(sent, src=0)
-    return sent.to(tensor.device)
-
-
-def _collective_device() -> torch.device:
-    on_gpu = dist.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+            own = held[names[block]]
+            for local_first, rows in own.parts:
+                own.table.layout.put(first, values, rows, local_first)
 
 
 class _Sharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]  # torchrec has no types
@@ -299,11 +191,3 @@ def _settings(optimizer: str, layout: Folded, *, lr: float, eps: float) -> dict[
         return {"lr": lr}
     scale = math.sqrt(layout.dim / layout.width) if optimizer == "rowwise_adagrad" else 1.0
     return {"lr": lr * scale, "eps": eps * scale}
-
-
-def _embeddings_in(model: nn.Module) -> dict[str, ShardableEmbeddings]:
-    return {path: m for path, m in model.named_modules() if isinstance(m, ShardableEmbeddings)}
-
-
-def _inside(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

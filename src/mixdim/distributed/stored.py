@@ -12,12 +12,16 @@ in the form of PyTorch's distributed checkpoints, and `state.json`, which is wri
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -30,10 +34,44 @@ from mixdim.planning.plan import Plan
 from mixdim.training.checkpoints import CheckpointError
 
 FORMAT, VERSION, STATE = "mixdim.distributed", 1, "state.json"
+# Before the name of a checkpoint: one that is being written, and one that is being replaced by it.
+PARTIAL, ASIDE = ".partial-", ".replaced-"
+
+
+def set_aside(path: Path) -> Path:
+    """Where a checkpoint waits until the one that replaces it is in its place."""
+    return path.with_name(f"{ASIDE}{path.name}")
+
+
+def placed(path: Path) -> Path:
+    """Where a checkpoint is: a save that was killed while it replaced one has left that aside."""
+    return path if path.exists() or not set_aside(path).exists() else set_aside(path)
+
+
+@contextmanager
+def said_of(path: Path) -> Iterator[None]:
+    """Say in one line why a checkpoint cannot be written or read, where PyTorch has a page of each rank.
+
+    Its own exception, which all ranks raise together, holds what each of them met.
+    """
+    try:
+        yield
+    except CheckpointException as error:
+        failure = error.failures[min(error.failures)][0]
+    except (OSError, SafetensorError) as error:
+        failure = error
+    else:
+        return
+    if isinstance(failure, OSError) and failure.errno is not None:
+        raise OSError(failure.errno, failure.strerror, str(path))
+    if isinstance(failure, RuntimeError):
+        raise failure  # another rank was lost
+    raise CheckpointError(f"checkpoint {path} is damaged: {failure}")
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """What `state.json` says, if it is that of a whole checkpoint."""
+    path = placed(path)
     try:
         document = json.loads((path / STATE).read_bytes())
         known, version, files = document["format"] == FORMAT, document["version"], document["files"]
@@ -52,7 +90,8 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def shapes_in(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Shape and type of every tensor in a checkpoint."""
-    found = _reader(path).read_metadata().state_dict_metadata
+    with said_of(path):
+        found = _reader(path).read_metadata().state_dict_metadata
     return {
         name: (entry.size, entry.properties.dtype)
         for name, entry in found.items()
@@ -72,7 +111,7 @@ def read_into(path: Path, tensors: Mapping[str, Any], *, alone: bool) -> None:
                 f"{path} is of another model: {name!r} has shape {found} there and {here} here"
             )
     if tensors:
-        with quiet():
+        with quiet(), said_of(path):
             load(dict(tensors), storage_reader=_reader(path), no_dist=alone)
 
 
@@ -85,7 +124,7 @@ def to_layer(path: str | Path, plan: Plan, **options: Any) -> FeatureEmbeddings:
 
     `options` are those of `mixdim.FeatureEmbeddings`. One table is read after the other.
     """
-    path = Path(path)
+    path = placed(Path(path))
     read_state(path)
     tables = tables_of(FeatureEmbeddings(plan, device="meta").packing, list(plan))
     prefixes = {
@@ -108,6 +147,7 @@ def to_layer(path: str | Path, plan: Plan, **options: Any) -> FeatureEmbeddings:
 
 def fill_model(path: Path, model: nn.Module) -> None:
     """Set a plain model to the weights that a checkpoint of many ranks holds of the same model."""
+    path = placed(path)
     read_state(path)
     layers = {name: m for name, m in model.named_modules() if isinstance(m, MixedTables)}
     for name, layer in layers.items():
@@ -138,10 +178,20 @@ def _dotted(prefix: str) -> str:
 
 def newest_step(folder: Path) -> Path | None:
     """The newest whole checkpoint to go on from in a run's folder of checkpoints, if there is any."""
-    for path in sorted(folder.glob("step-*"), reverse=True):
+    found = (*folder.glob("step-*"), *folder.glob(f"{ASIDE}step-*"))
+    for name in sorted({path.name.removeprefix(ASIDE) for path in found}, reverse=True):
         try:
-            read_state(path)
+            read_state(folder / name)
         except CheckpointError:
             continue
-        return path
+        return folder / name
     return None
+
+
+def remove_killed_saves(folder: Path) -> None:
+    """Remove what killed saves have left in a run's folder of checkpoints, but no checkpoint."""
+    for left in folder.glob(f"{PARTIAL}*"):
+        shutil.rmtree(left)
+    for left in folder.glob(f"{ASIDE}*"):
+        if (folder / left.name.removeprefix(ASIDE)).exists():
+            shutil.rmtree(left)

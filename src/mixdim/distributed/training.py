@@ -5,7 +5,6 @@ Every rank takes its share of each batch and comes to the same decisions; rank 0
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import statistics
@@ -16,16 +15,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from mixdim.distributed.checkpoints import load, save
 from mixdim.distributed.joining import Group
+from mixdim.distributed.measuring import measure_together
 from mixdim.distributed.quiet import quiet
-from mixdim.distributed.sharding import Sharded, broadcast
+from mixdim.distributed.sharded import Sharded
 from mixdim.distributed.stored import newest_step
+from mixdim.distributed.telling import any_says, broadcast_text, summed
 from mixdim.training.checkpoints import KEPT, CheckpointError
 from mixdim.training.clock import Clock
 from mixdim.training.devices import to_device
@@ -38,7 +36,6 @@ from mixdim.training.options import TrainingOptions
 from mixdim.training.resumption import MAY_CHANGE, TrainingState
 from mixdim.training.schedule import Schedule
 from mixdim.training.signals import StopRequests
-from mixdim.training.slices import measure_slices, thirds_of_popularity
 from mixdim.training.tasks import task_of
 
 
@@ -101,7 +98,7 @@ class Together:
                 patience = self.options.patience
                 if step >= total or (patience is not None and state.stale >= patience):
                     break
-                stop, save_now = self._agreed(stopped(), self._checkpoint_is_due())
+                stop, save_now = any_says(stopped(), self._checkpoint_is_due())
                 if stop:
                     name = getattr(stopped, "name", None) or "a signal to another rank"
                     raise Stopped(name, step, self._save("step"))
@@ -118,7 +115,7 @@ class Together:
         self.sharded.zero_grad()
         output = check_output(self.sharded(to_device(batch, self.group.device)), batch.target)
         loss = self._share_of_loss(output, batch, samples)
-        mean = self._summed(loss.detach().clone()) / self.group.world
+        mean = summed(loss) / self.group.world
         if not math.isfinite(mean):
             raise self._diverged(f"the loss is {mean}")
         with quiet():
@@ -165,16 +162,6 @@ class Together:
             f"A smaller lr than {self.options.lr:g} may help"
         )
 
-    def _agreed(self, *flags: bool) -> list[bool]:
-        """Whether any rank says so, of each."""
-        said = torch.tensor([float(flag) for flag in flags], device=self.group.device)
-        dist.all_reduce(said, op=dist.ReduceOp.MAX)
-        return [bool(flag) for flag in said.tolist()]
-
-    def _summed(self, number: Tensor) -> float:
-        dist.all_reduce(number)
-        return float(number)
-
     # Measuring.
 
     def _evaluate(self) -> None:
@@ -190,45 +177,19 @@ class Together:
         else:
             state.stale += 1
 
-    @torch.no_grad()
     def _measure(self, split: str) -> dict[str, Any]:
-        """Outputs of all ranks' shares, and metrics by rank 0, told to all."""
-        rows, found, done = num_rows(self.data, split), [], 0
-        size = self.options.batch_size
-        self.sharded.model.eval()
-        for batch in self.data.batches(split, batch_size=size, part=self.part):
-            output = self.sharded(to_device(batch, self.group.device)).contiguous()
-            shares = [torch.empty_like(output) for _ in range(self.group.world)]
-            dist.all_gather(shares, output)
-            found.append(torch.cat(shares)[: min(size, rows - done)].numpy(force=True))
-            done += len(found[-1])
-            if self.progress is not None:
-                self.progress(f"measuring {split}", done, rows, "")
-        self.sharded.model.train()
-        told: dict[str, Any] = {}
-        if self.group.rank == 0:
-            outputs = np.concatenate(found) if found else np.empty(0, np.float32)
-            wrong = rows - int(np.isfinite(outputs).sum())
-            told = (
-                {"wrong": f"{wrong:,} of {rows:,} outputs on the {split} split are not finite"}
-                if wrong
-                else self._metrics(outputs, split)
+        try:
+            return measure_together(
+                self.sharded,
+                self.group,
+                self.data,
+                split,
+                batch_size=self.options.batch_size,
+                slice_by=self.slice_by,
+                progress=self.progress,
             )
-        told = json.loads(broadcast_text(json.dumps(told)))
-        if "wrong" in told:
-            raise self._diverged(told["wrong"])
-        return told
-
-    def _metrics(self, outputs: np.ndarray, split: str) -> dict[str, Any]:
-        batches = list(self.data.batches(split, batch_size=self.options.batch_size))
-        targets = np.concatenate([b.target.numpy() for b in batches]) if batches else outputs
-        result: dict[str, Any] = dict(self.task.measure(outputs, targets))
-        if self.slice_by is not None and batches:
-            column = list(self.data.single_valued).index(self.slice_by)
-            ids = np.concatenate([batch.ids[:, column].numpy() for batch in batches])
-            thirds = thirds_of_popularity(self.data.counts[self.slice_by])
-            result["slices"] = measure_slices(self.task, outputs, targets, thirds[ids])
-        return result
+        except FloatingPointError as error:
+            raise self._diverged(str(error)) from None
 
     def _measured(self) -> Fitted:
         state = self.state
@@ -282,7 +243,7 @@ class Together:
         held: list[Tensor] = [*self.sharded.dense_parameters().values()]
         held += [rows for _, table in self.sharded.tables() for _, rows in table.parts]
         wrong = any(t.numel() and not all(map(math.isfinite, t.detach().aminmax())) for t in held)
-        if self._agreed(wrong)[0]:
+        if any_says(wrong)[0]:
             raise self._diverged("weights are not finite")
 
     def _prune(self) -> None:
@@ -326,12 +287,3 @@ def _check_same(path: Path, kept: Mapping[str, Any], options: TrainingOptions, f
             raise CheckpointError(f"{path} is of a run with {name}={before!r}, not {now!r}")
     if kept["data"] != fingerprint:
         raise CheckpointError(f"{path} is of a run on other data than this")
-
-
-def broadcast_text(text: str) -> str:
-    """What rank 0 says, on every rank."""
-    content = text.encode()
-    length = int(broadcast(torch.tensor([len(content)])))
-    padded = content[:length].ljust(length, b"\0")
-    sent = torch.tensor(list(padded), dtype=torch.uint8)
-    return bytes(broadcast(sent).tolist()).decode()

@@ -98,9 +98,7 @@ def outputs_of(
             done = here.stop
             if progress is not None:
                 progress(f"measuring {split}", done, rows, "")
-    wrong = rows - int(np.isfinite(outputs).sum())
-    if wrong:
-        raise FloatingPointError(f"{wrong:,} of {rows:,} outputs on the {split} split are not finite")
+    check_finite(outputs, split)
     return Outputs(outputs, targets, ids)
 
 
@@ -118,7 +116,7 @@ def evaluate(
 
     These are the thirds of the popularity mass of a feature: "popular", "middle" and "rare".
     """
-    task, feature = task_of(data.task), feature_to_slice_by(data, slice_by)
+    feature = feature_to_slice_by(data, slice_by)
     found = outputs_of(
         model,
         data,
@@ -128,11 +126,26 @@ def evaluate(
         progress=progress,
         stopped=stopped,
     )
+    return metrics_of(found, data, feature)
+
+
+def metrics_of(found: Outputs, data: TrainingData, slice_by: str | None) -> dict[str, Any]:
+    """The metrics of all rows of a split, and those of slices if there are ids to slice by."""
+    task = task_of(data.task)
     result: dict[str, Any] = dict(task.measure(found.outputs, found.targets))
-    if feature is not None and found.ids is not None:
-        thirds = thirds_of_popularity(data.counts[feature])
+    if slice_by is not None and found.ids is not None:
+        thirds = thirds_of_popularity(data.counts[slice_by])
         result["slices"] = measure_slices(task, found.outputs, found.targets, thirds[found.ids])
     return result
+
+
+def check_finite(outputs: np.ndarray, split: str) -> None:
+    """Refuse to measure what is no number."""
+    wrong = len(outputs) - int(np.isfinite(outputs).sum())
+    if wrong:
+        raise FloatingPointError(
+            f"{wrong:,} of {len(outputs):,} outputs on the {split} split are not finite"
+        )
 
 
 def check_output(output: Tensor, target: Tensor) -> Tensor:

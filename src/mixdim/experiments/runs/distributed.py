@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from mixdim.data import Dataset
+from mixdim.distributed.placement import bytes_by_rank
+from mixdim.distributed.tables import tables_of
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.folder import (
     CONFIG,
@@ -26,13 +28,16 @@ from mixdim.experiments.runs.folder import (
 )
 from mixdim.experiments.runs.models import build_model, check_fits
 from mixdim.experiments.runs.summary import read_summary, summarise
-from mixdim.experiments.runs.train import continued, plan_of
+from mixdim.experiments.runs.train import continued, is_finished, opening_lines, plan_of
 from mixdim.files import write_atomically
+from mixdim.layer.packing import pack
 from mixdim.locks import alone_at_work
 from mixdim.models import DLRM
+from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 from mixdim.training.baselines import baselines_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
+from mixdim.training.options import AUTO
 from mixdim.training.tasks import task_of
 
 OPTIMIZERS = ("adagrad", "sgd")
@@ -57,12 +62,18 @@ def train_distributed(
         if not saved.distributed:
             raise ValueError(f"{out} was started without --distributed: resume it without")
         config = continued(config, saved, out)
+    leaves_out = config.first_order is None
     config, dataset = _effective(config, out, resume=resume)
-    plan = plan_of(config, dataset)
+    options, plan = config.training_options(), plan_of(config, dataset)
+    tables_of(pack(plan), list(plan))  # refuses storages that TorchRec has not, before there is a folder
     if resume and (out / PLAN).is_file() and Plan.load(out / PLAN) != plan:
         raise ValueError(f"{out} was started with another plan, or other data, than there is now")
+    if resume and (out / SUMMARY).is_file() and is_finished(summary := read_summary(out), config):
+        echo(f"{out} is finished already")
+        return summary
     with joined() as group, ExitStack() as held:
-        from mixdim.distributed.training import broadcast_text, fit_together
+        from mixdim.distributed.telling import broadcast_text
+        from mixdim.distributed.training import fit_together
 
         wrong = ""
         if group.rank == 0:
@@ -75,21 +86,37 @@ def train_distributed(
         if wrong := broadcast_text(wrong):
             raise ValueError(wrong)
         sharded = _sharded(config, plan, dataset)
+        with torch.device("meta"):
+            shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
         if group.rank == 0:
-            echo(
-                f"{config.model}: {plan.num_parameters:,} parameters of embeddings, {group.world} ranks"
-            )
-        options = config.training_options()
+            for line in opening_lines(config, plan, shapes, dataset):
+                echo(line)
+            for line in _lines_about_ranks(config, plan, group.world, leaves_out=leaves_out):
+                echo(line)
         fitted = fit_together(sharded, group, dataset, options, out, resume=resume, progress=progress)
         if group.rank == 0:
-            with torch.device("meta"):
-                shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
             baselines = baselines_of(dataset, progress=progress)
             summary = summarise(config, plan, shapes, fitted, dataset, baselines)
             summary["ranks"] = group.world
             write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + "\n")
         broadcast_text("")  # nobody leaves before it is written
         return read_summary(out)
+
+
+def _lines_about_ranks(config: RunConfig, plan: Plan, world: int, *, leaves_out: bool) -> list[str]:
+    """What each rank holds, and what a run of one process would have that this has not."""
+    assert config.optimizer is not None
+    most = max(held.total for held in bytes_by_rank(plan, world, optimizer=config.optimizer))
+    ranks = "1 rank, which" if world == 1 else f"{world} ranks, of which each"
+    lines = [
+        f"{ranks} holds up to {format_bytes(most)} of embeddings and their {config.optimizer} state"
+    ]
+    if leaves_out and config.preset == AUTO:
+        lines.append(
+            "without first-order weights and weight decay, which there are not with --distributed: one "
+            f"process trains the same with --no-first-order --optimizer {config.optimizer}"
+        )
+    return lines
 
 
 def _effective(config: RunConfig, out: Path, *, resume: bool) -> tuple[RunConfig, Dataset]:
@@ -120,12 +147,12 @@ def _effective(config: RunConfig, out: Path, *, resume: bool) -> tuple[RunConfig
 
 
 def _begin(config: RunConfig, plan: Plan, out: Path, *, resume: bool) -> None:
+    from mixdim.distributed.stored import remove_killed_saves  # half a second of PyTorch
+
     if not resume:
         empty(out)
     remove_unfinished(out)
-    for left in (out / "checkpoint").glob(".partial-*"):  # of a save that was killed
-        empty(left)
-        left.rmdir()
+    remove_killed_saves(out / "checkpoint")
     write_atomically(out / CONFIG, config.to_toml())
     plan.save(out / PLAN)
 

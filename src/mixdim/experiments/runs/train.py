@@ -97,7 +97,7 @@ def train_run(
                 f"{out} was made by mixdim compress and is not trained on: its plan can be trained anew "
                 f"with --plan {planned}"
             )
-        if summary["epochs"] == config.epochs and summary["patience"] == config.patience:
+        if is_finished(summary, config):
             echo(f"{out} is finished already")
             return TrainedRun(summary, read_curve(out, task), lambda: open_for(out, dataset).model)
     available = available_memory()
@@ -116,11 +116,8 @@ def train_run(
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
         if isinstance(model, WithFirstOrder):
             model.standardise_by(*moments(dataset))
-        echo(_opening_line(config, plan, model))
-        if config.preset == AUTO:
-            echo(f"preset auto: {in_words(options, num_rows(dataset, 'train'))}")
-        if config.unknown_dropout:
-            echo(_unknown_dropout_line(dataset.untrained_unknown))
+        for line in opening_lines(config, plan, model, dataset):
+            echo(line)
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
         fitted = fit(
             model,
@@ -202,6 +199,11 @@ def _measured_rounded(
     return {**measured, "before_quantising": before}
 
 
+def is_finished(summary: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a run has come to the end that the config asks for."""
+    return bool(summary["epochs"] == config.epochs and summary["patience"] == config.patience)
+
+
 def continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
     """The saved config of a run, with what may change; refuse what may not."""
     for name, value in given.said().items():
@@ -224,7 +226,17 @@ def _unknown_dropout_line(untrained: Sequence[str]) -> str:
     return f"{line}, since no row to train on has an unknown {named}{others}"
 
 
-def _opening_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
+def opening_lines(config: RunConfig, plan: Plan, model: nn.Module, dataset: Dataset) -> list[str]:
+    """What is trained and how, of an effective config."""
+    lines = [_model_line(config, plan, model)]
+    if config.preset == AUTO:
+        lines.append(f"preset auto: {in_words(config.training_options(), num_rows(dataset, 'train'))}")
+    if config.unknown_dropout:
+        lines.append(_unknown_dropout_line(dataset.untrained_unknown))
+    return lines
+
+
+def _model_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     widths = [block.dim for block in plan.blocks]
     line = (
