@@ -1,5 +1,6 @@
 """A run says what its baselines reach, and warns if it is worse; earlier summaries say nothing."""
 
+import numpy as np
 import pytest
 
 from method_records import by_method
@@ -14,7 +15,7 @@ from mixdim.experiments.runs.summary import advice_after
 from mixdim.experiments.runs.train import train_run
 from mixdim.experiments.sweeps.measure import AskedRun, known_baselines, train_and_measure
 from mixdim.experiments.sweeps.table import contest_table, sweep_table
-from mixdim.training.baselines import baselines_of
+from mixdim.training.baselines import baselines_of, shrunken_biases
 from report_records import finished
 from small_runs import told
 from training_data import ratings
@@ -43,6 +44,16 @@ def test_a_hopeless_model_is_told_so_in_one_line_with_both_numbers(tmp_path):
     assert "\n" not in line
     assert line.startswith("warning: in validation this model is worse than shrunken biases: ")
     assert f"mse {own:.4f} against {simple['mse']:.4f}; it took only 8 steps" in line
+
+
+def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_path):
+    for fitted in (True, False):
+        config = told("mf", epochs=1, lr=1e-9, fitted_biases=fitted)
+        tables = train_run(config, tmp_path / str(fitted)).model.biases.values()
+        expected = [fitted * biases for biases in shrunken_biases(ratings()).biases]
+        for table, biases in zip(tables, expected, strict=True):
+            np.testing.assert_allclose(table.weight.detach()[:, 0], biases, atol=1e-6)
+    assert max(map(np.ptp, shrunken_biases(ratings()).biases)) > 0.1
 
 
 @pytest.mark.parametrize(

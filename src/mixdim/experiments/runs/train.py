@@ -29,7 +29,7 @@ from mixdim.experiments.runs.summary import read_curve, read_summary, summarise
 from mixdim.experiments.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
 from mixdim.files import write_atomically
 from mixdim.locks import alone_at_work
-from mixdim.models import WithFirstOrder
+from mixdim.models import MatrixFactorization, WithFirstOrder
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.methods import plan_by_method
@@ -37,7 +37,7 @@ from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.training import evaluate, fit
 from mixdim.training.auto import in_words
-from mixdim.training.baselines import Baselines, baselines_of
+from mixdim.training.baselines import Baselines, baselines_of, shrunken_biases
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.first_order import moments
 from mixdim.training.inputs import num_rows
@@ -116,9 +116,13 @@ def train_run(
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
         if isinstance(model, WithFirstOrder):
             model.standardise_by(*moments(dataset))
+        if config.fitted_biases:
+            assert isinstance(model, MatrixFactorization)
+            model.start_biases(*shrunken_biases(dataset).biases)
         echo(_opening_line(config, plan, model))
         if config.preset == AUTO:
-            echo(f"preset auto: {in_words(options, num_rows(dataset, 'train'))}")
+            begin = "; biases begin as the shrunken ones of the baseline" if config.fitted_biases else ""
+            echo(f"preset auto: {in_words(options, num_rows(dataset, 'train'))}{begin}")
         if config.unknown_dropout:
             echo(_unknown_dropout_line(dataset.untrained_unknown))
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
