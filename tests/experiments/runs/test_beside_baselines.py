@@ -27,7 +27,7 @@ def with_baselines(record, *, constant=1.25, biases=0.83, validation=0.0):
         "constant": {"validation": {objective: constant}, "test": {objective: constant}},
         "biases": {"validation": {objective: biases + validation}, "test": {objective: biases}},
     }
-    record.summary["steps"] = 1000
+    record.summary.update(steps=1000, optimizer="amsgrad")
     return record
 
 
@@ -57,18 +57,20 @@ def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_
 
 
 @pytest.mark.parametrize(
-    ("steps", "best", "last", "remedy"),
+    ("steps", "best", "last", "remedy", "known"),
     [
-        (1, 1, 1, "only 1 step: try a smaller --batch-size"),
-        (1000, 1000, 1000, "best at its end: try more --epochs"),
-        (1000, 300, 1000, "best before its end: try a smaller --budget"),
+        (1, 1, 1, "only 1 step: try a smaller --batch-size", {}),
+        (1000, 1000, 1000, "best at its end: try more --epochs", {}),
+        (1000, 300, 1000, "best before its end: try --tune, or a smaller --budget", {}),
+        (1000, 300, 1000, "best before its end: try a smaller --budget", {"tuning": {}}),
+        (1000, 300, 1000, "best before its end: try a smaller --budget", {"optimizer": "adam"}),
     ],
 )
-def test_what_to_try_depends_on_how_it_went(steps, best, last, remedy):
+def test_what_to_try_depends_on_how_it_went(steps, best, last, remedy, known):
     summary = with_baselines(finished(0.9)).summary
     measured = summary["validation"]["best"]
     summary["validation"] = {"best": {**measured, "step": best}, "last": {**measured, "step": last}}
-    assert remedy in warning_below_baseline({**summary, "steps": steps})
+    assert remedy in warning_below_baseline({**summary, "steps": steps, **known})
 
 
 def test_a_good_model_is_not_warned_of():
