@@ -39,7 +39,7 @@ class TestMatrixFactorizationWithBiases(CollaborativeFilteringContract):
     def test_biases_may_begin_with_something(self):
         model, samples = self.model(MIXED), self.samples(20)
         before, (users, items) = model(samples), (torch.rand(50).double(), torch.rand(30).double())
-        model.start_biases(users.numpy(), items.tolist())
+        model.start_biases(users, items)
         expected = before + (users[samples.ids[:, 0]] + items[samples.ids[:, 1]]).float()
         torch.testing.assert_close(model(samples), expected)
         with pytest.raises(RuntimeError, match="shape"):

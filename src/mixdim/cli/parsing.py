@@ -52,7 +52,7 @@ def parse_numbers(text: str, name: str, kind: Callable[[str], Number], *, exampl
 def separator_of(text: str | None) -> str | None:
     """A mark between columns; a tab may be written as a word.
 
-    >>> separator_of("tab"), separator_of(";")
-    ('\\t', ';')
+    >>> separator_of(";"), separator_of("tab").isspace()
+    (';', True)
     """
     return {"\\t": "\t", "tab": "\t"}.get(text or "", text)

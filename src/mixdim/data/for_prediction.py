@@ -45,9 +45,9 @@ def opened_raw(
     """Open a raw file with the ids and dense rules of a prepared folder.
 
     The file is of the format that the folder was prepared from; it may lack the target, and all its rows
-    are taken, whatever the folder's `where` says. Of a table, `encoding` and `separator` are those of the
-    folder's files unless they are given. What is written meanwhile goes away at the end, also
-    after errors, Ctrl-C and SIGTERM.
+    are taken, whatever the folder's `where` says. Of a table, `encoding` and `separator` are those of
+    the folder's files unless they are given. What is written meanwhile goes away at the end, also after
+    errors, Ctrl-C and SIGTERM.
     """
     earlier, new = Path(vocabulary_of), NewRows()
     form = raw_format(earlier, read_meta(earlier))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -50,11 +48,11 @@ class MatrixFactorization(RatingModel):
         self.biases = nn.ModuleDict({name: _zero_for_each_row(side) for name, side in sides.items()})
 
     @torch.no_grad()
-    def start_biases(self, of_users: Sequence[float], of_items: Sequence[float]) -> None:
-        """Let the biases begin with these, one for each id, instead of zero."""
+    def start_biases(self, of_users: Tensor, of_items: Tensor) -> None:
+        """Let the biases begin with these, (users,) and (items,), instead of zero."""
         for table, values in zip(self.biases.values(), (of_users, of_items), strict=True):
             assert isinstance(table, nn.Embedding)
-            table.weight.copy_(torch.as_tensor(values).reshape(table.weight.shape))
+            table.weight.copy_(values.reshape(table.weight.shape))
 
     def forward(self, samples: Samples) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""

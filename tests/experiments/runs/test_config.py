@@ -66,7 +66,12 @@ def test_biases_are_fitted_first_by_default_where_the_model_has_them_and_they_ar
 
     assert fitted() is True
     assert fitted(model="ncf") is fitted(model="dlrm") is None
-    others = {"preset": "paper-cf"}, {"biases": False}, {"mean": False}, {"task": "binary", "model": "mf"}
+    others = (
+        {"preset": "paper-cf"},
+        {"biases": False},
+        {"mean": False},
+        {"task": "binary", "model": "mf"},
+    )
     for told in others:
         assert fitted(**told) is False
     for told in others[1:]:

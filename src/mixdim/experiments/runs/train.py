@@ -118,7 +118,7 @@ def train_run(
             model.standardise_by(*moments(dataset))
         if config.fitted_biases:
             assert isinstance(model, MatrixFactorization)
-            model.start_biases(*shrunken_biases(dataset).biases)
+            model.start_biases(*map(torch.from_numpy, shrunken_biases(dataset).biases))
         echo(_opening_line(config, plan, model))
         if config.preset == AUTO:
             begin = "; biases begin as the shrunken ones of the baseline" if config.fitted_biases else ""

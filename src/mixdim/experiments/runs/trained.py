@@ -171,8 +171,9 @@ def predict_raw(
     """Write what a run's model says of each row of a raw file as Parquet.
 
     The file is as those that `data` was prepared from, by default the folder that the run was trained
-    with; it may lack the target, and a table may have another `encoding` or `separator`. Columns: `row` of the file, counted from 0 without its header,
-    `prediction` and, if the file has a target, `target`, null where it is not known.
+    with; it may lack the target, and a table may have another `encoding` or `separator`. Columns: `row`
+    of the file, counted from 0 without its header, `prediction` and, if the file has a target, `target`,
+    null where it is not known.
     """
     _check_run(path)
     folder = data or Path(read_config(path / CONFIG).data or "")
