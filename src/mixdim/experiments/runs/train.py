@@ -116,8 +116,7 @@ def train_run(
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
         if isinstance(model, WithFirstOrder):
             model.standardise_by(*moments(dataset))
-        if config.fitted_biases:
-            assert isinstance(model, MatrixFactorization)
+        if config.fitted_biases and isinstance(model, MatrixFactorization):
             model.start_biases(*map(torch.from_numpy, shrunken_biases(dataset).biases))
         echo(_opening_line(config, plan, model))
         if config.preset == AUTO:
