@@ -82,6 +82,18 @@ def test_ratings_are_the_target_if_there_are_no_labels(capsys, tmp_path):
     printed = output(capsys, "prepare", "table", raw).out
     assert "--target rating --task rating" in printed
     assert "For clicks instead of ratings: --target 'rating >= NUMBER'" in printed
+    assert "--where" not in printed
+
+
+def test_a_rating_that_is_mostly_0_may_be_none(capsys, tmp_path):
+    ratings = pl.DataFrame({"user": [*range(9)] * 4, "book rating": [0, 0, 0, 7, 8, 0] * 6})
+    raw = write(tmp_path / "t.csv", ratings)
+    printed = output(capsys, "prepare", "table", raw).out
+    option = """--where '"book rating" > 0'"""
+    assert f"0 is the most frequent rating; if it stands for none: {option}.\n" in printed
+    command = f"{printed.splitlines()[-1]} {option} --out {tmp_path / 'made'}"
+    output(capsys, *shlex.split(command)[1:])
+    assert mixdim.data.open(tmp_path / "made").meta.rows["kept"] == 12
 
 
 def test_a_table_without_target_features_or_rows_says_so(capsys, tmp_path):

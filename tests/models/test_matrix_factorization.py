@@ -36,6 +36,15 @@ class TestMatrixFactorizationWithBiases(CollaborativeFilteringContract):
         ]
         torch.testing.assert_close(model(samples), torch.stack(expected), rtol=1e-5, atol=1e-5)
 
+    def test_biases_may_begin_with_something(self):
+        model, samples = self.model(MIXED), self.samples(20)
+        before, (users, items) = model(samples), (torch.rand(50).double(), torch.rand(30).double())
+        model.start_biases(users, items)
+        expected = before + (users[samples.ids[:, 0]] + items[samples.ids[:, 1]]).float()
+        torch.testing.assert_close(model(samples), expected)
+        with pytest.raises(RuntimeError, match="shape"):
+            model.start_biases(items, users)
+
     @pytest.mark.parametrize("kind", [MIXED, PLAIN])
     @pytest.mark.parametrize("sparse", [False, True])
     def test_biases_get_the_gradients_that_their_embedding_gets(self, kind, sparse):

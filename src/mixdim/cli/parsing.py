@@ -47,3 +47,12 @@ def parse_numbers(text: str, name: str, kind: Callable[[str], Number], *, exampl
         return [kind(entry) for entry in entries]
     except ValueError:
         raise ValueError(f"--{name} must be numbers such as {example}, got {text!r}") from None
+
+
+def separator_of(text: str | None) -> str | None:
+    """A mark between columns; a tab may be written as a word.
+
+    >>> separator_of(";"), separator_of("tab").isspace()
+    (';', True)
+    """
+    return {"\\t": "\t", "tab": "\t"}.get(text or "", text)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mixdim.cli.parsing import separator_of
 from mixdim.cli.progress import progress_bars
 from mixdim.cli.serving import predict_with_file
 
@@ -35,6 +36,12 @@ def predict(
     ] = None,
     weights: Annotated[str, typer.Option(help="best (of the validations) or last.")] = "best",
     max_bad: Annotated[int, typer.Option(help="--raw: malformed rows to skip before giving up.")] = 0,
+    encoding: Annotated[
+        str | None, typer.Option(help="--raw: of a table's text, if another than it was trained with.")
+    ] = None,
+    separator: Annotated[
+        str | None, typer.Option(help="--raw: between a table's columns, likewise.")
+    ] = None,
 ) -> None:
     """Write a trained model's predictions: columns row, prediction and, if known, target.
 
@@ -45,8 +52,10 @@ def predict(
         raise ValueError(
             "give --data, a prepared folder, or --raw, a file as the data was prepared from"
         )
-    if raw is None and max_bad:
-        raise ValueError("--max-bad is for the rows of --raw: give both, or neither")
+    of_raw = {"--max-bad": max_bad, "--encoding": encoding, "--separator": separator}
+    if raw is None and any(of_raw.values()):
+        named = next(name for name, value in of_raw.items() if value)
+        raise ValueError(f"{named} is for the rows of --raw: give both, or neither")
     if raw is not None and split is not None:
         raise ValueError("--raw predicts all rows of a file: leave --split out")
     if run.is_file():
@@ -59,7 +68,15 @@ def predict(
     with progress_bars(unit="samples") as progress:
         if raw is not None:
             found = predict_raw(
-                run, raw, out, data=data, weights=weights, max_bad=max_bad, progress=progress
+                run,
+                raw,
+                out,
+                data=data,
+                weights=weights,
+                max_bad=max_bad,
+                encoding=encoding,
+                separator=separator_of(separator),
+                progress=progress,
             )
         else:
             assert data is not None

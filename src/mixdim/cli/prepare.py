@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mixdim.cli.making import Out, Overwrite, Seed, make_folder
+from mixdim.cli.parsing import separator_of
 
 if TYPE_CHECKING:
     from mixdim.data.folder import Meta
@@ -188,7 +189,7 @@ def table(
     from mixdim.data.prepare import prepare_table
     from mixdim.data.proposal import propose
 
-    separator = {"\\t": "\t", "tab": "\t"}.get(separator or "", separator)
+    separator = separator_of(separator)
     if not (out or target or categorical or dense or bag or where or vocabulary_of):
         typer.echo(str(propose(raw, separator=separator, encoding=encoding or "utf-8")))
         return

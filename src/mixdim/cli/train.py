@@ -64,6 +64,14 @@ def train(
     biases: Annotated[
         bool | None, _option(ABOUT_MODEL, "MF: a number for each user and item.", "--biases/--no-biases")
     ] = None,
+    fitted_biases: Annotated[
+        bool | None,
+        _option(
+            ABOUT_MODEL,
+            "MF: biases begin as the shrunken ones of the ratings, not with 0.",
+            "--fitted-biases/--no-fitted-biases",
+        ),
+    ] = None,
     mean: Annotated[
         bool | None, _option(ABOUT_MODEL, "MF, NCF: start from the mean target.", "--mean/--no-mean")
     ] = None,
@@ -157,6 +165,7 @@ def train(
         "plan": None if plan is None else str(plan),
         "quantise": quantise,
         **{"model": model, "biases": biases, "mean": mean, "init": init, "first_order": first_order},
+        **{"fitted_biases": fitted_biases},
         **{
             name: _widths(text, name)
             for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))

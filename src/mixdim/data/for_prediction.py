@@ -34,16 +34,25 @@ class RawRows:
 
 @contextmanager
 def opened_raw(
-    raw: Path, vocabulary_of: Path, *, max_bad: int = 0, progress: Progress | None = None
+    raw: Path,
+    vocabulary_of: Path,
+    *,
+    max_bad: int = 0,
+    encoding: str | None = None,
+    separator: str | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[RawRows]:
     """Open a raw file with the ids and dense rules of a prepared folder.
 
     The file is of the format that the folder was prepared from; it may lack the target, and all its rows
-    are taken, whatever the folder's `where` says. What is written meanwhile goes away at the end, also
-    after errors, Ctrl-C and SIGTERM.
+    are taken, whatever the folder's `where` says. Of a table, `encoding` and `separator` are those of
+    the folder's files unless they are given. What is written meanwhile goes away at the end, also after
+    errors, Ctrl-C and SIGTERM.
     """
     earlier, new = Path(vocabulary_of), NewRows()
     form = raw_format(earlier, read_meta(earlier))
+    if form != "table" and (encoding or separator):
+        raise ValueError(f"{earlier} is of {form}, and encoding and separator are those of tables")
     with signals_as_exceptions(), TemporaryDirectory(prefix="mixdim-") as scratch:
         out = Path(scratch) / "new"
         asked: dict[str, Any] = {
@@ -57,7 +66,7 @@ def opened_raw(
         elif form == "criteo":
             prepare_criteo([raw], out, **asked)
         elif form == "table":
-            prepare_table([raw], out, **asked)
+            prepare_table([raw], out, encoding=encoding, separator=separator, **asked)
         else:
             raise ValueError(f"{earlier} was prepared from {form!r}, which is no raw format")
         yield RawRows(Dataset(out), new.places, new.has_target)

@@ -122,6 +122,9 @@ class Proposal:
         elif target.kind == "rating":
             better = quote(f"{_column(target.name)} >= NUMBER")
             notes.append(f"For clicks instead of ratings: --target {better} without --task rating.")
+            if target.example in ("0", "0.0"):
+                rated = quote(f"{_column(target.name)} > 0")
+                notes.append(f"0 is the most frequent rating; if it stands for none: --where {rated}.")
         if not any(self.role(column) in ("categorical", "bag") for column in self.columns):
             notes.append("No column looks categorical: name at least one.")
         if self.encoding == LATIN_1:

@@ -47,6 +47,13 @@ class MatrixFactorization(RatingModel):
         sides = {"user": user_embedding, "item": item_embedding} if biases else {}
         self.biases = nn.ModuleDict({name: _zero_for_each_row(side) for name, side in sides.items()})
 
+    @torch.no_grad()
+    def start_biases(self, of_users: Tensor, of_items: Tensor) -> None:
+        """Let the biases begin with these, (users,) and (items,), instead of zero."""
+        for table, values in zip(self.biases.values(), (of_users, of_items), strict=True):
+            assert isinstance(table, nn.Embedding)
+            table.weight.copy_(values.reshape(table.weight.shape))
+
     def forward(self, samples: Samples) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
         ids = user_and_item_ids(samples)

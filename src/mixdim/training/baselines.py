@@ -47,6 +47,15 @@ class Rows(NamedTuple):
     targets: np.ndarray  # float64 (rows,)
 
 
+class Shrunken(NamedTuple):
+    """Biases, and how they were found."""
+
+    biases: list[np.ndarray]  # of each single-valued feature, float64 (ids,)
+    shrinkage: float
+    tried: int  # shrinkages
+    train_rows: int
+
+
 def baselines_of(data: BaselineData, *, progress: Progress | None = None) -> Baselines:
     """Measure the baselines of a data set: "constant", and "biases" of ratings or "logistic" of clicks.
 
@@ -115,27 +124,34 @@ def fit_biases(
     return biases
 
 
-def _measure_biases(data: BaselineData, task: Task, held_out: dict[str, Rows]) -> dict[str, Any]:
-    """Biases by each shrinkage, and the metrics of those that are best in validation."""
-    train = _rows_of(data, "train", at_most=MAX_ROWS)
+def shrunken_biases(data: BaselineData) -> Shrunken:
+    """The biases of a data set of ratings, by the shrinkage of SHRINKAGES that is best in validation."""
+    train, judge = _rows_of(data, "train", at_most=MAX_ROWS), _rows_of(data, "validation")
     sizes, mean = [len(data.counts[name]) for name in data.single_valued], data.mean_target
-    judge = held_out["validation"]
     tried = SHRINKAGES if len(judge.targets) else (WITHOUT_VALIDATION,)
-    best: dict[str, Any] = {}
-    biases = None
+    best, least, biases = None, np.inf, None
     for shrinkage in tried:
         biases = fit_biases(train, sizes, mean=mean, shrinkage=shrinkage, start=biases)
-        measured = task.measure(_predicted(judge.ids, biases, mean), judge.targets)
-        if not best or measured[task.objective] < best["validation"][task.objective]:
-            rows = held_out["test"]
-            best = {
-                "train_rows": len(train.targets),
-                "shrinkage": shrinkage,
-                "shrinkages_tried": len(tried),
-                "validation": measured,
-                "test": task.measure(_predicted(rows.ids, biases, mean), rows.targets),
-            }
+        errors = _predicted(judge.ids, biases, mean) - judge.targets
+        loss = float(np.square(errors).mean()) if len(errors) else 0.0
+        if loss < least:
+            least, best = loss, Shrunken(biases, shrinkage, len(tried), len(train.targets))
+    assert best is not None
     return best
+
+
+def _measure_biases(data: BaselineData, task: Task, held_out: dict[str, Rows]) -> dict[str, Any]:
+    """The metrics of the shrunken biases, and how they were found."""
+    found, mean = shrunken_biases(data), data.mean_target
+    return {
+        "train_rows": found.train_rows,
+        "shrinkage": found.shrinkage,
+        "shrinkages_tried": found.tried,
+        **{
+            split: task.measure(_predicted(rows.ids, found.biases, mean), rows.targets)
+            for split, rows in held_out.items()
+        },
+    }
 
 
 def _predicted(ids: np.ndarray, biases: Sequence[np.ndarray], mean: float) -> np.ndarray:

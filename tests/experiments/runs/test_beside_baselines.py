@@ -1,5 +1,6 @@
 """A run says what its baselines reach, and warns if it is worse; earlier summaries say nothing."""
 
+import numpy as np
 import pytest
 
 from method_records import by_method
@@ -14,7 +15,7 @@ from mixdim.experiments.runs.summary import advice_after
 from mixdim.experiments.runs.train import train_run
 from mixdim.experiments.sweeps.measure import AskedRun, known_baselines, train_and_measure
 from mixdim.experiments.sweeps.table import contest_table, sweep_table
-from mixdim.training.baselines import baselines_of
+from mixdim.training.baselines import baselines_of, shrunken_biases
 from report_records import finished
 from small_runs import told
 from training_data import ratings
@@ -26,7 +27,7 @@ def with_baselines(record, *, constant=1.25, biases=0.83, validation=0.0):
         "constant": {"validation": {objective: constant}, "test": {objective: constant}},
         "biases": {"validation": {objective: biases + validation}, "test": {objective: biases}},
     }
-    record.summary["steps"] = 1000
+    record.summary.update(steps=1000, optimizer="amsgrad")
     return record
 
 
@@ -45,19 +46,31 @@ def test_a_hopeless_model_is_told_so_in_one_line_with_both_numbers(tmp_path):
     assert f"mse {own:.4f} against {simple['mse']:.4f}; it took only 8 steps" in line
 
 
+def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_path):
+    for fitted in (True, False):
+        config = told("mf", epochs=1, lr=1e-9, fitted_biases=fitted)
+        tables = train_run(config, tmp_path / str(fitted)).model.biases.values()
+        expected = [fitted * biases for biases in shrunken_biases(ratings()).biases]
+        for table, biases in zip(tables, expected, strict=True):
+            np.testing.assert_allclose(table.weight.detach()[:, 0], biases, atol=1e-6)
+    assert max(map(np.ptp, shrunken_biases(ratings()).biases)) > 0.1
+
+
 @pytest.mark.parametrize(
-    ("steps", "best", "last", "remedy"),
+    ("steps", "best", "last", "remedy", "known"),
     [
-        (1, 1, 1, "only 1 step: try a smaller --batch-size"),
-        (1000, 1000, 1000, "best at its end: try more --epochs"),
-        (1000, 300, 1000, "best before its end: try a smaller --budget"),
+        (1, 1, 1, "only 1 step: try a smaller --batch-size", {}),
+        (1000, 1000, 1000, "best at its end: try more --epochs", {}),
+        (1000, 300, 1000, "best before its end: try --tune, or a smaller --budget", {}),
+        (1000, 300, 1000, "best before its end: try a smaller --budget", {"tuning": {}}),
+        (1000, 300, 1000, "best before its end: try a smaller --budget", {"optimizer": "adam"}),
     ],
 )
-def test_what_to_try_depends_on_how_it_went(steps, best, last, remedy):
+def test_what_to_try_depends_on_how_it_went(steps, best, last, remedy, known):
     summary = with_baselines(finished(0.9)).summary
     measured = summary["validation"]["best"]
     summary["validation"] = {"best": {**measured, "step": best}, "last": {**measured, "step": last}}
-    assert remedy in warning_below_baseline({**summary, "steps": steps})
+    assert remedy in warning_below_baseline({**summary, "steps": steps, **known})
 
 
 def test_a_good_model_is_not_warned_of():

@@ -94,6 +94,22 @@ def test_rows_are_those_of_the_file_where_some_are_malformed_or_lack_a_label(
     assert found["prediction"][0] == found["prediction"][2] == found["prediction"][3]
 
 
+def test_a_file_of_another_encoding_and_separator_is_predicted_as_well(
+    capsys, tmp_path, trained, scratch
+):
+    rows = [row for row in lines(1, 50) if '"' not in row]
+    raw, out = write(tmp_path / "new.csv", "y,c,d", rows), tmp_path / "p.parquet"
+    predict_raw(trained / "run", raw, out)
+    wanted = pl.read_parquet(out)
+    raw.write_text("\n".join(["y;c;d", *rows]).replace(",", ";"), encoding="utf-8")
+    told = ("predict", trained / "run", "--raw", raw, "--out", out, "--separator", ";")
+    printed = output(capsys, *told, "--encoding", "utf-8").out
+    assert "unknown values: none in test" in printed
+    assert pl.read_parquet(out).equals(wanted)
+    output(capsys, *told)  # as it was trained, so "Köln" is read as other letters
+    assert not pl.read_parquet(out).equals(wanted)
+
+
 def interrupt():
     raise KeyboardInterrupt
 
@@ -140,7 +156,7 @@ def test_what_cannot_be_predicted_is_told_in_a_line(capsys, tmp_path, trained, s
         capsys, *told, "--data", trained / "data", "--raw", write(raw, "c", ["x"])
     )
     assert "give --data, a prepared folder, or --raw" in complaint(capsys, *told)
-    for extra in (("--split", "test", "--raw", raw), ("--max-bad", "1", "--data", run)):
+    for extra in (("--split", "test", "--raw", raw), ("--encoding", "utf-8", "--data", run)):
         assert "--raw" in complaint(capsys, *told, *extra)
 
 
@@ -159,6 +175,8 @@ def test_criteo_files_without_labels_are_predicted(tmp_path, scratch):
         predict_raw(tmp_path / "run", tmp_path / name, tmp_path / f"{name}.parquet")
         found[name] = pl.read_parquet(tmp_path / f"{name}.parquet")
     assert found["train"].drop("target").equals(found["test"])
+    with pytest.raises(ValueError, match="is of criteo, and encoding and separator are those of tables"):
+        predict_raw(tmp_path / "run", tmp_path / "test", tmp_path / "p.parquet", encoding="latin-1")
     assert found["train"]["target"].to_list() == [float(n % 2) for n in range(70)]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from mixdim.training.optimizers import OPTIMIZERS
 from mixdim.training.tasks import TASKS
 
 Summary = Mapping[str, Any]
@@ -60,17 +61,20 @@ def warning_below_baseline(summary: Summary) -> str | None:
         return None
     return (
         f"warning: in validation this model is worse than {NAMES.get(name, name)}: {objective} "
-        f"{best[objective]:.4f} against {losses[name]:.4f}; {_remedy(summary['steps'], best, last)}"
+        f"{best[objective]:.4f} against {losses[name]:.4f}; {_remedy(summary, best, last)}"
     )
 
 
-def _remedy(steps: int, best: Summary, last: Summary) -> str:
+def _remedy(summary: Summary, best: Summary, last: Summary) -> str:
+    steps, kind = summary["steps"], OPTIMIZERS.get(summary["optimizer"])
     if steps < FEW_STEPS:
         took = "1 step" if steps == 1 else f"{steps:,} steps"
         return f"it took only {took}: try a smaller --batch-size, or more --epochs with --patience"
     if best["step"] == last["step"]:
         return "it was best at its end: try more --epochs with --patience"
-    return "it was best before its end: try a smaller --budget, or a smaller --lr"
+    can_be_tuned = kind is not None and kind.decays and "tuning" not in summary
+    tune = "--tune, or " if can_be_tuned else ""
+    return f"it was best before its end: try {tune}a smaller --budget"
 
 
 def _objective(summary: Summary) -> str:

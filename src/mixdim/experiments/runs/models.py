@@ -70,7 +70,8 @@ def _auto_dlrm(train_rows: int) -> dict[str, Any]:
     return {**narrow, "first_order": True}
 
 
-def _mf(plan: Plan, given: Given, *, mean: bool, biases: bool) -> nn.Module:
+def _mf(plan: Plan, given: Given, *, mean: bool, biases: bool, fitted_biases: bool) -> nn.Module:
+    del fitted_biases  # whoever trains it fits them, as that takes the data
     users, items = _users_and_items(plan, given)
     return MatrixFactorization(users, items, mean=given.mean if mean else None, biases=biases)
 
@@ -104,7 +105,14 @@ MODELS = {
         "any features",
         _auto_dlrm,
     ),
-    "mf": RunModel(_mf, {"mean": True, "biases": True}, 8, _pairs, PAIRS),
+    "mf": RunModel(
+        _mf,
+        {"mean": True, "biases": True, "fitted_biases": False},
+        8,
+        _pairs,
+        PAIRS,
+        lambda train_rows: {"fitted_biases": True},
+    ),
     "ncf": RunModel(_ncf, {"hidden": (128, 128, 32), "mean": True}, 8, _pairs, PAIRS),
 }
 OPTIONS_OF_MODELS = {option for model in MODELS.values() for option in model.options}

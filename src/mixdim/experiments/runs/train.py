@@ -29,7 +29,7 @@ from mixdim.experiments.runs.summary import read_curve, read_summary, summarise
 from mixdim.experiments.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
 from mixdim.files import write_atomically
 from mixdim.locks import alone_at_work
-from mixdim.models import WithFirstOrder
+from mixdim.models import MatrixFactorization, WithFirstOrder
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.methods import plan_by_method
@@ -37,7 +37,7 @@ from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.training import evaluate, fit
 from mixdim.training.auto import in_words
-from mixdim.training.baselines import Baselines, baselines_of
+from mixdim.training.baselines import Baselines, baselines_of, shrunken_biases
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.first_order import moments
 from mixdim.training.inputs import num_rows
@@ -116,6 +116,8 @@ def train_run(
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
         if isinstance(model, WithFirstOrder):
             model.standardise_by(*moments(dataset))
+        if config.fitted_biases and isinstance(model, MatrixFactorization):
+            model.start_biases(*map(torch.from_numpy, shrunken_biases(dataset).biases))
         for line in opening_lines(config, plan, model, dataset):
             echo(line)
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")

@@ -164,13 +164,16 @@ def predict_raw(
     data: Path | None = None,
     weights: str = "best",
     max_bad: int = 0,
+    encoding: str | None = None,
+    separator: str | None = None,
     progress: Callable[..., None] | None = None,  # of reading, whose end is not known, and predicting
 ) -> RawPredictions:
     """Write what a run's model says of each row of a raw file as Parquet.
 
     The file is as those that `data` was prepared from, by default the folder that the run was trained
-    with; it may lack the target. Columns: `row` of the file, counted from 0 without its header,
-    `prediction` and, if the file has a target, `target`, null where it is not known.
+    with; it may lack the target, and a table may have another `encoding` or `separator`. Columns: `row`
+    of the file, counted from 0 without its header, `prediction` and, if the file has a target, `target`,
+    null where it is not known.
     """
     _check_run(path)
     folder = data or Path(read_config(path / CONFIG).data or "")
@@ -179,7 +182,9 @@ def predict_raw(
             f"the data that {path} was trained with is not at {folder}: say where with --data"
         )
     open_for(path, Dataset(folder), weights)  # before the file is read, which may take long
-    with opened_raw(raw, folder, max_bad=max_bad, progress=progress) as rows:
+    with opened_raw(
+        raw, folder, max_bad=max_bad, encoding=encoding, separator=separator, progress=progress
+    ) as rows:
         table = _predictions(path, rows.dataset, "test", rows.places, weights, progress)
         notes = _notes(rows.dataset)
     target = pl.col("target").fill_nan(None)

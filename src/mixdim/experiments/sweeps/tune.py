@@ -16,7 +16,7 @@ from mixdim.experiments.runs.config import RunConfig
 from mixdim.experiments.sweeps.records import Record
 from mixdim.experiments.sweeps.sweep import SweepRun, run_sweep
 from mixdim.training.evaluation import Progress
-from mixdim.training.optimizers import check_weight_decay
+from mixdim.training.optimizers import OPTIMIZERS
 from mixdim.training.tasks import task_of
 
 WEIGHT_DECAYS = (0.0, 0.1, 0.3, 0.6, 1.0)
@@ -56,7 +56,8 @@ def tune_weight_decay(
     config, task = told.effective_for(dataset), task_of(dataset.task)
     assert config.epochs is not None
     assert config.optimizer is not None
-    check_weight_decay(config.optimizer, max(weight_decays))
+    if not OPTIMIZERS[config.optimizer].decays:
+        raise ValueError(f"--tune tries weight decays, and optimizer {config.optimizer!r} has none")
     start, stop = dataset.splits["validation"]
     if start == stop:
         raise ValueError(f"--tune chooses by validation, and {dataset.path} has no rows for that")
