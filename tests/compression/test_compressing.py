@@ -65,6 +65,15 @@ def test_what_a_table_does_not_use_costs_nothing_to_leave_out():
     assert torch.allclose(model(torch.arange(500)), before, atol=1e-10)
 
 
+def test_what_was_made_in_inference_mode_can_be_trained():
+    model, given = Recommender(), batches()
+    with torch.inference_mode():
+        stats = mixdim.observe(model, given, loss=lambda output, batch: output.square().mean())
+        mixdim.compress(model, stats, budget="1/4", echo=None)
+    model(*batch()).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.user.parameters())
+
+
 def test_bytes_are_for_all_tables_and_a_share_for_those_that_it_compresses():
     refused = Recommender().bias.weight.nbytes
     model = Recommender()
@@ -247,6 +256,8 @@ def test_what_is_no_model_is_refused():
         mixdim.compress(wrapped, {}, "1/2")
     with pytest.raises(ValueError, match=r"must have an nn.Embedding .*, Linear has none"):
         mixdim.compress(nn.Linear(2, 2), {}, "1/2")
+    with pytest.raises(ValueError, match="not TorchScript: give the one it was made from"):
+        mixdim.compress(torch.jit.ScriptModule(), {}, "1/2")
 
 
 def test_an_error_between_two_swaps_takes_the_first_back(monkeypatch):

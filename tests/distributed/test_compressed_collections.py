@@ -5,10 +5,10 @@ In a fork of the process that has imported TorchRec, which changes PyTorch for a
 
 import pytest
 import torch
+from ranks import needs_torchrec
 from torch import nn
 
 import mixdim
-from ranks import needs_torchrec
 
 pytestmark = needs_torchrec
 ROWS = {"user": 300, "item": 200}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -49,6 +50,7 @@ class Made(NamedTuple):
     kept: float
 
 
+@torch.inference_mode(False)  # what is made there could never be trained
 def compress(
     model: nn.Module,
     stats: Mapping[str, Any],

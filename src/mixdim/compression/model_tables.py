@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 
 from mixdim.arguments import WrongTypeError
 
@@ -54,6 +55,8 @@ def tables_of(model: Any) -> list[ModelTable]:
         raise WrongTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise WrongTypeError("model must be the module itself: give model.module, then wrap it anew")
+    if isinstance(model, ScriptModule):
+        raise WrongTypeError("model must be in Python, not TorchScript: give the one it was made from")
     names: dict[nn.Module, list[str]] = defaultdict(list)
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):

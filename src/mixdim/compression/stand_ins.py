@@ -59,12 +59,12 @@ class _StandIn(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the table is."""
-        return _any_tensor(self.table).device
+        return self.table.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the vectors."""
-        return self.table(torch.zeros(1, dtype=torch.int64, device=self.device)).dtype
+        return self.table.dtype
 
     def reset_parameters(self) -> NoReturn:
         """Nothing is drawn anew: what was learned would be lost."""
@@ -72,7 +72,7 @@ class _StandIn(nn.Module):
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
-        full = self.num_embeddings * self.embedding_dim * 4
+        full = self.num_embeddings * self.embedding_dim * self.dtype.itemsize
         widths = ", ".join(str(block.dim) for block in self.plan.blocks)
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return (
@@ -144,7 +144,3 @@ def make_stand_in(
     training = options.pop("training")
     kind = CompressedEmbeddingBag if "mode" in options else CompressedEmbedding
     return kind(table, **options).train(training)
-
-
-def _any_tensor(module: nn.Module) -> Tensor:
-    return next(iter(module.state_dict().values()))
