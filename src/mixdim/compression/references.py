@@ -105,6 +105,10 @@ def _optimizers_with(parameters: set[int]) -> list[Optimizer]:
 
 def check_movable(optimizers: Sequence[Any]) -> None:
     """Refuse what cannot go on with a small table's parameters."""
+    if isinstance(optimizers, Optimizer):
+        raise ValueError(
+            f"optimizers must be a list, got one {type(optimizers).__name__}: put it in [ ]"
+        )
     for number, optimizer in enumerate(optimizers):
         if not isinstance(optimizer, Optimizer):
             raise ValueError(

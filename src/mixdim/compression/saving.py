@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mixdim.compression.at_work import alone_with
 from mixdim.compression.model_tables import ModelTable, put_in_place, tables_of
-from mixdim.compression.stand_ins import make_stand_in, options_of
+from mixdim.compression.stand_ins import options_of, stand_in_for
 from mixdim.compression.table import CompressedTable
 from mixdim.files import write_atomically
 from mixdim.planning.plan import Plan
@@ -138,13 +138,13 @@ def _rebuilt(
     small = CompressedTable(
         Plan.from_json(json.dumps(described["plan"])),
         codes=described["codes"],
-        padding_id=options["padding_idx"],
-        sparse=options["sparse"],
+        padding_id=module.padding_idx,
+        sparse=module.sparse,
         dtype=module.weight.dtype,
         device=module.weight.device,
     )
     small.requires_grad_(module.weight.requires_grad)
-    return make_stand_in({**options, "training": module.training}, small)
+    return stand_in_for(module, small)
 
 
 def _check_fits(
