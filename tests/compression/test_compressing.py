@@ -273,7 +273,7 @@ def nan(model):
         (None, None, {"budget": 0.5}, "budget must be a whole number, got 0.5"),
         (None, None, {"quantise": "int2"}, "quantise must be None, 'int8' or 'int4', got 'int2'"),
         (None, None, {"bands": 0}, "bands must be"),
-        (None, None, {"optimizers": SGD}, "optimizers must be a list, got a SGD: put it in"),
+        (None, None, {"optimizers": SGD}, "optimizers must be a list, got one SGD: put it in"),
         (None, None, {"optimizers": ["adam"]}, r"optimizers\[0\] must be a torch.optim.Opt.*got str"),
     ],
 )  # fmt: skip
