@@ -82,7 +82,8 @@ def compress_run(
     check_rounding(quantise)
     dataset, run = _opened(path, data)
     _check_free(out, path, overwrite=overwrite)
-    bytes_before = embedding_bytes(run.model)
+    served = rounded(run.model, run.config.quantise)
+    bytes_before = embedding_bytes(served)
     share = share_of(budget, bytes_before)
     num_bytes = parse_bytes(budget) if share is None else share
     chosen = _choose(run, dataset, num_bytes, bands, quantise, by_loss)
@@ -101,7 +102,7 @@ def compress_run(
     measured = {
         split: _measure(small, config, dataset, split, progress) for split in ("validation", "test")
     }
-    before = _measure(run.model, config, dataset, "validation", progress)
+    before = _measure(served, config, dataset, "validation", progress)
     summary = _summary(path, run, config, plan, small, measured)
     with _new_folder(out) as folder:
         write_atomically(folder / CONFIG, config.to_toml())
@@ -109,7 +110,7 @@ def compress_run(
         _save_weights(folder, model, run.step, measured["validation"])
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     after, bytes_after = measured["validation"], embedding_bytes(small)
-    model_bytes = _bytes_of(run.model), _bytes_of(small)
+    model_bytes = _bytes_of(served), _bytes_of(small)
     return CompressedRun(plan, before, after, bytes_before, bytes_after, model_bytes, dataset.path)
 
 
@@ -126,7 +127,7 @@ def _opened(path: Path, data: Path | None) -> tuple[Dataset, OpenedRun]:
             raise ValueError(f"{path / CONFIG} does not say which data it was trained on: give --data")
         data = Path(said)
     dataset = Dataset(data)
-    return dataset, open_for(path, dataset)
+    return dataset, open_for(path, dataset, as_trained=True)
 
 
 def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
