@@ -103,7 +103,7 @@ def compress_run(
         split: _measure(small, config, dataset, split, progress) for split in ("validation", "test")
     }
     before = _measure(served, config, dataset, "validation", progress)
-    summary = _summary(path, run, config, plan, small, measured)
+    summary = _summary(path, run, config, plan, small, dataset, measured)
     with _new_folder(out) as folder:
         write_atomically(folder / CONFIG, config.to_toml())
         plan.save(folder / PLAN)
@@ -119,9 +119,11 @@ def _bytes_of(model: nn.Module) -> int:
 
 
 def _opened(path: Path, data: Path | None) -> tuple[Dataset, OpenedRun]:
+    if not (path / CONFIG).is_file():
+        raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
+    if not (path / SUMMARY).is_file():  # which says by which vocabulary, and how, it was trained
+        raise ValueError(f"{path} has not come to its end: mixdim train --resume --out {path}")
     if data is None:
-        if not (path / CONFIG).is_file():
-            raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
         said = read_config(path / CONFIG).data
         if said is None:
             raise ValueError(f"{path / CONFIG} does not say which data it was trained on: give --data")
@@ -136,10 +138,10 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
         raise ValueError(f"--out must be another folder than the run {path}")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not overwrite:
-        raise FileExistsError(f"{out} exists already; --overwrite replaces it")
     if not is_run(out):
         raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
+    if not overwrite:
+        raise FileExistsError(f"{out} exists already; --overwrite replaces it")
 
 
 def _choose(
@@ -237,11 +239,14 @@ def _summary(
     config: RunConfig,
     plan: Plan,
     model: nn.Module,
+    dataset: Dataset,
     measured: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """What the old run's summary says, where it is still true, and what is new."""
-    old = read_summary(path) if (path / SUMMARY).is_file() else {}
+    old = read_summary(path)
     place = {"step": run.step, "epoch": old.get("validation", {}).get("best", {}).get("epoch")}
+    if old.get("data_fingerprint") != dataset.fingerprint:  # other rows, by the same vocabulary
+        old |= {"baselines": {}, "unknown_lookups": {}}
     layers = embedding_layers(model)
     said = {name: None for name in NOT_ASKED if name in old}
     return {
@@ -258,6 +263,8 @@ def _summary(
             split: {which: {**metrics, **place} for which in ("best", "last")}
             for split, metrics in measured.items()
         },
+        "data": config.data,
+        "data_fingerprint": dataset.fingerprint,
         "compressed_from": str(path.resolve()),
     }
 
