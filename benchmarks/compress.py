@@ -1,7 +1,7 @@
 """What compressing trained tables loses, and how long it takes.
 
 `python benchmarks/compress.py DATA ...`: of each prepared folder of clicks a DLRM of uniform width 16 is
-trained for each seed, its tables are compressed by 4x to 64x in five ways, and the log loss of the test
+trained for each seed, its tables are compressed by 4x to 64x in six ways, and the log loss of the test
 split is printed, right after compression. Ids are shuffled before, as somebody's own would be, so ranks
 of ids are counted.
 

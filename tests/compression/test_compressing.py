@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 import mixdim
 from models_to_compress import Recommender, batch, batches, changed, state_of
 
+SGD = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
 WIDE = {"user", "item", "tags"}
 
 
@@ -63,6 +64,15 @@ def test_what_a_table_does_not_use_costs_nothing_to_leave_out():
         before = model(torch.arange(500))
     mixdim.compress(model, {"0": np.arange(500) % 9}, budget="1/3", echo=None)
     assert torch.allclose(model(torch.arange(500)), before, atol=1e-10)
+
+
+def test_what_was_made_in_inference_mode_can_be_trained():
+    model, given = Recommender(), batches()
+    with torch.inference_mode():
+        stats = mixdim.observe(model, given, loss=lambda output, batch: output.square().mean())
+        mixdim.compress(model, stats, budget="1/4", echo=None)
+    model(*batch()).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.user.parameters())
 
 
 def test_bytes_are_for_all_tables_and_a_share_for_those_that_it_compresses():
@@ -121,7 +131,8 @@ def test_a_module_in_two_places_is_swapped_in_both():
     torch.manual_seed(0)
     table = nn.Embedding(200, 8)
     model = nn.ModuleDict({"query": table, "deep": nn.Sequential(table)})
-    result = mixdim.compress(model, {"deep.0": np.arange(200)}, budget="1/4", echo=None)
+    counts = torch.arange(200, dtype=torch.bfloat16)
+    result = mixdim.compress(model, {"deep.0": counts}, budget="1/4", echo=None)
     assert model["query"] is model["deep"][0]
     assert list(result.plan) == ["query"]
     assert result.bytes_before == 200 * 8 * 4
@@ -132,6 +143,24 @@ class OwnForward(nn.Embedding):
         return super().forward(input) * 2
 
 
+class OwnScores(nn.Embedding):
+    def scores(self, query):
+        return query @ self.weight.t()
+
+
+class OwnScale(nn.EmbeddingBag):
+    def __init__(self, *sizes):
+        super().__init__(*sizes, mode="mean")
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+class OwnStart(nn.Embedding):
+    """One that only starts in another way, as libraries have them: it is compressed."""
+
+    def reset_parameters(self):
+        nn.init.normal_(self.weight, std=0.01)
+
+
 def tied(model):
     model.lm_head = nn.Linear(16, 400)
     model.lm_head.weight = model.user.weight
@@ -140,6 +169,11 @@ def tied(model):
 
 def with_hook(model):
     model.user.register_forward_hook(lambda *_: None)
+    return model
+
+
+def with_hook_of_weight(model):
+    model.user.weight.register_post_accumulate_grad_hook(lambda parameter: None)
     return model
 
 
@@ -162,10 +196,14 @@ REFUSED = {
     ),
     "user: it is a OwnForward with a forward": lambda m: changed(m, user=OwnForward(400, 16)),
     "user: it is a Embedding with a forward of its own": with_forward_of_its_own,
+    "user: it is a OwnScores with scores of its own": lambda m: changed(m, user=OwnScores(400, 16)),
+    "tags: it is a OwnScale with scale of its own": lambda m: changed(m, tags=OwnScale(200, 16)),
     "user: its weight is computed from other": lambda m: changed(
         m, user=parametrizations.weight_norm(nn.Embedding(400, 16))
     ),
     "user: it has hooks": with_hook,
+    "user: it has hooks, which": with_hook_of_weight,
+    "extra: it is empty": lambda m: changed(m, extra=nn.Embedding(0, 16)),
     "item: the row of its padding_idx is not zero": with_padding_row,
     "extra: its weight has no values yet": lambda m: changed(
         m, extra=nn.Embedding(9, 16, device="meta")
@@ -184,12 +222,22 @@ def test_a_table_is_refused_with_its_reason_and_others_are_not(reason, make):
     stats = dict(observed(Recommender()))
     if "room for it" in reason:
         stats["extra"] = [1, 5]
+    elif "empty" in reason:
+        stats["extra"] = []
     elif "none of" in reason or "no values" in reason:
         stats["extra"] = [0] * 9
     result = mixdim.compress(model, stats, budget="1/4", echo=None)
     assert expected in result.refused[name]
     assert model.get_submodule(name) is kept
     assert result.plan.keys() == {"user", "item", "tags"} - {name}
+
+
+def test_what_others_have_set_on_a_table_comes_along():
+    model = changed(Recommender(), user=OwnStart(400, 16))
+    model.user.field = "of users"
+    result = mixdim.compress(model, observed(Recommender()), budget="1/4", echo=None)
+    assert "user" in result.plan
+    assert model.user.field == "of users"
 
 
 def test_a_model_without_any_table_to_compress_says_why():
@@ -221,9 +269,11 @@ def nan(model):
         (None, None, {"budget": "1/100000"}, r"too small: the smallest for these 3 tables is [\d,]+ b"),
         (None, None, {"budget": "4 apples"}, "a size must be a number of bytes such as '64MB'"),
         (None, None, {"budget": "9/8"}, "budget must be a share above 0 and at most 1, got '9/8'"),
+        (None, None, {"budget": "12.5%"}, "bytes such as '4MB' or a share such as '1/8', got '12.5%'"),
         (None, None, {"budget": 0.5}, "budget must be a whole number, got 0.5"),
         (None, None, {"quantise": "int2"}, "quantise must be None, 'int8' or 'int4', got 'int2'"),
         (None, None, {"bands": 0}, "bands must be"),
+        (None, None, {"optimizers": SGD}, "optimizers must be a list, got one SGD: put it in"),
         (None, None, {"optimizers": ["adam"]}, r"optimizers\[0\] must be a torch.optim.Opt.*got str"),
     ],
 )  # fmt: skip
@@ -247,6 +297,8 @@ def test_what_is_no_model_is_refused():
         mixdim.compress(wrapped, {}, "1/2")
     with pytest.raises(ValueError, match=r"must have an nn.Embedding .*, Linear has none"):
         mixdim.compress(nn.Linear(2, 2), {}, "1/2")
+    with pytest.raises(ValueError, match="not TorchScript: give the one it was made from"):
+        mixdim.compress(torch.jit.ScriptModule(), {}, "1/2")
 
 
 def test_an_error_between_two_swaps_takes_the_first_back(monkeypatch):

@@ -89,6 +89,16 @@ def test_the_metric_is_the_mean_product_of_gradients():
         mixdim.observe(model, [ids], loss=lambda output, batch: output)
 
 
+def test_a_compiled_model_is_observed_as_what_was_compiled():
+    model = nn.Sequential(nn.Embedding(6, 3), nn.Linear(3, 1))
+    compiled, ids = torch.compile(model, backend="eager"), torch.tensor([[0, 1], [1, 5]])
+    compiled(ids)
+    loss = {"loss": lambda output, batch: output.pow(3).sum()}
+    plain, found = (mixdim.observe(one, [ids], **loss) for one in (model, compiled))
+    assert found["_orig_mod.0"].tolist() == plain["0"].tolist() == [1, 2, 0, 0, 0, 1]
+    assert torch.equal(found.metrics["_orig_mod.0"], plain.metrics["0"])
+
+
 @pytest.mark.parametrize(
     ("model", "given", "complaint"),
     [

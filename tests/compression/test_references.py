@@ -100,3 +100,6 @@ def test_an_optimizer_that_cannot_go_on_is_refused_first():
     ):
         mixdim.compress(model, mixdim.observe(model, batches()), optimizers=[sparse], **OPTIONS)
     assert isinstance(model.user.weight, torch.nn.Parameter)
+    (line,) = mixdim.compress(model, mixdim.observe(model, batches()), **OPTIONS).optimizers
+    assert line.startswith("SparseAdam (one that you hold) has the old weight of user")
+    assert line.endswith("make another one anew, projections have dense gradients")

@@ -62,6 +62,17 @@ def test_a_table_in_two_places_is_saved_once(tmp_path):
         mixdim.load_compressed(twice, path)
 
 
+@pytest.mark.parametrize("quantise", [None, "int8"])
+def test_numbers_become_those_of_the_type_that_the_model_has(tmp_path, quantise):
+    model, path = compressed(quantise=quantise).half(), tmp_path / "small.safetensors"
+    mixdim.save_compressed(model, path)
+    mixdim.load_compressed(other := Recommender(seed=1), path)
+    assert other.user.dtype == torch.float32
+    with torch.no_grad():
+        expected = model.float()(*batch(9))
+        assert torch.allclose(other.eval()(*batch(9)), expected, atol=1e-4)
+
+
 DIFFERENT = {
     "num_embeddings=400, the model's has 401": lambda: changed(
         Recommender(), user=nn.Embedding(401, 16)
@@ -87,6 +98,15 @@ def test_a_model_that_differs_is_told_how_and_untouched(saved, complaint, make):
     with pytest.raises(ValueError, match=complaint):
         mixdim.load_compressed(model, saved[1])
     assert state_of(model) == before
+
+
+def test_a_model_without_values_is_told_so(saved):
+    model = Recommender().to("meta")
+    with pytest.raises(ValueError, match=r"user.weight has none \(device meta\); build it on a device"):
+        mixdim.load_compressed(model, saved[1])
+    assert type(model.user) is nn.Embedding
+    mixdim.load_compressed(model.to_empty(device="cpu").eval(), saved[1])
+    assert torch.equal(model(*batch(9)), saved[0](*batch(9)))
 
 
 def test_a_damaged_file_is_one_line_and_the_model_is_untouched(saved):

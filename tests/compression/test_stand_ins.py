@@ -133,6 +133,26 @@ def test_it_is_copied_moved_and_loaded():
         small.load_state_dict(plain.state_dict())
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize("quantise", [None, "int8", "int4"])
+def test_vectors_have_the_type_of_the_table_and_change_it_as_weights_do(kind, quantise):
+    small, _ = compressed(kind(400, 8, dtype=torch.bfloat16), quantise=quantise)
+    ids = torch.arange(200).view(50, 4)
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        small = copy.deepcopy(small).to(dtype)
+        assert (small.dtype, small(ids).dtype, small.weight.dtype) == (dtype, dtype, dtype)
+        plain = kind.from_pretrained(small.weight.clone())
+        assert torch.allclose(small(ids), plain(ids), atol=1e-2)
+    assert "instead of 25.6 kB" in repr(small)  # 400 rows of 8 numbers of 8 bytes
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated:DeprecationWarning")
+def test_a_graph_of_it_answers_for_other_ids_too():
+    small, plain = compressed(nn.Embedding(300, 8))
+    traced = torch.jit.trace(small.eval(), torch.arange(5))
+    assert torch.allclose(traced(torch.arange(300)), plain(torch.arange(300)), atol=1e-6)
+
+
 def test_it_is_trained_on():
     small, _ = compressed(nn.Embedding(100, 8))
     target, ids = torch.randn(20, 8), torch.arange(20)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -38,6 +39,7 @@ from mixdim.planning.budget import BudgetTooSmallError, parse_bytes
 
 BITS = {None: None, "int8": 8, "int4": 4}
 SHARE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*")
+UNSEEN = "none of its rows was asked for (reading its weight is not counted)"
 ROOM_ENOUGH = "the budget has room for it as it is"
 
 
@@ -49,6 +51,7 @@ class Made(NamedTuple):
     kept: float
 
 
+@torch.inference_mode(False)  # what is made there could never be trained
 def compress(
     model: nn.Module,
     stats: Mapping[str, Any],
@@ -199,7 +202,9 @@ def _counts(tables: list[ModelTable], stats: Any) -> dict[str, np.ndarray]:
         rows[table.name], padding[table.name] = table.rows, table.module.padding_idx
     counts = {}
     for name, given in by_any_name(tables, stats, "stats").items():
-        values = given.numpy(force=True) if isinstance(given, Tensor) else given
+        if not rows[name]:
+            continue
+        values = _as_array(given) if isinstance(given, Tensor) else given
         vector = nonnegative_vector(values, f"counts of {name}")
         if len(vector) != rows[name]:
             raise ValueError(
@@ -213,10 +218,15 @@ def _counts(tables: list[ModelTable], stats: Any) -> dict[str, np.ndarray]:
     return counts
 
 
+def _as_array(values: Tensor) -> np.ndarray:
+    # NumPy does not know bfloat16.
+    return (values.double() if values.is_floating_point() else values).numpy(force=True)
+
+
 def _unseen(table: ModelTable, counts: Mapping[str, np.ndarray]) -> str | None:
     if table.name not in counts:
         return "there are no counts for it"
-    return None if counts[table.name].any() else "none of its rows was asked for"
+    return None if counts[table.name].any() else UNSEEN
 
 
 def _fields(tables: list[ModelTable], fields: Any) -> dict[str, tuple[int, ...]]:
@@ -262,9 +272,11 @@ def share_of(budget: Any, full: int) -> int | None:
     >>> share_of("1/8", 64_000), share_of("4MB", 64_000)
     (8000, None)
     """
-    found = SHARE.fullmatch(budget) if isinstance(budget, str) else None
-    if found is None:
+    if not isinstance(budget, str) or not {"/", "%"} & set(budget):
         return None
+    found = SHARE.fullmatch(budget)
+    if found is None:
+        raise ValueError(f"budget must be bytes such as '4MB' or a share such as '1/8', got {budget!r}")
     part, whole = int(found[1]), int(found[2])
     if not 0 < part <= whole:
         raise ValueError(f"budget must be a share above 0 and at most 1, got {budget!r}")

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 
 from mixdim.arguments import WrongTypeError
 
 FORWARDS = (nn.Embedding.forward, nn.EmbeddingBag.forward)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+HOOKS_OF_WEIGHT = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,8 @@ def tables_of(model: Any) -> list[ModelTable]:
         raise WrongTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise WrongTypeError("model must be the module itself: give model.module, then wrap it anew")
+    if isinstance(model, ScriptModule):
+        raise WrongTypeError("model must be in Python, not TorchScript: give the one it was made from")
     names: dict[nn.Module, list[str]] = defaultdict(list)
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
@@ -86,6 +91,8 @@ def why_not(table: ModelTable, owners: Mapping[int, list[str]]) -> str | None:
         return f"it is a {kind} with a forward of its own"
     if "weight" not in module._parameters or module.weight is None:
         return "its weight is computed from other parameters (a parametrization)"
+    if own_names := _added_to(module):
+        return f"it is a {kind} with {', '.join(own_names)} of its own"
     weight, own = module.weight, {f"{name}.weight".lstrip(".") for name in table.names}
     others = [name for name in owners[memory_of(weight)] if name not in own]
     padding = module.padding_idx
@@ -97,11 +104,25 @@ def why_not(table: ModelTable, owners: Mapping[int, list[str]]) -> str | None:
         f"its weight is {weight.dtype}, not floating point": not weight.is_floating_point(),
         "max_norm changes its rows at every lookup": module.max_norm is not None,
         "scale_grad_by_freq needs a gradient for each row": module.scale_grad_by_freq,
-        "it has hooks, which would not come along": any(getattr(module, hooks) for hooks in HOOKS),
+        "it has hooks, which would not come along": _has_hooks(module),
         "the row of its padding_idx is not zero": has_padding_row and bool(weight[padding].any()),
+        "it is empty": not weight.numel(),
         "it has width 1, so there is nothing to make narrower": table.width == 1,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _added_to(module: nn.Embedding | nn.EmbeddingBag) -> list[str]:
+    """What a subclass has that the class of PyTorch has not, and that other code may ask for."""
+    base = nn.EmbeddingBag if isinstance(module, nn.EmbeddingBag) else nn.Embedding
+    names = [name for name in dir(type(module)) if not name.startswith("_") and not hasattr(base, name)]
+    tensors = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    return names + [name for name in tensors if name != "weight"]
+
+
+def _has_hooks(module: nn.Embedding | nn.EmbeddingBag) -> bool:
+    of_weight = (getattr(module.weight, name, None) for name in HOOKS_OF_WEIGHT)
+    return any(getattr(module, name) for name in HOOKS) or any(of_weight)
 
 
 def owners_of(model: nn.Module) -> dict[int, list[str]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ class Observed(Mapping[str, np.ndarray]):
     __repr__ = __str__
 
 
+@torch.inference_mode(False)  # in which there would be no gradients
 def observe(
     model: nn.Module, batches: Iterable[Any], *, call: Call | None = None, loss: Loss | None = None
 ) -> Observed:
@@ -138,12 +140,20 @@ def _as_found(model: nn.Module, seen: Iterable[_Seen]) -> Iterator[None]:
         for table in seen:
             hooks.append(table.module.register_forward_hook(table.count, with_kwargs=True))
         model.eval()
-        yield
+        with _uncompiled():
+            yield
     finally:
         for hook in hooks:
             hook.remove()
         for module, was_training in training.items():
             module.training = was_training
+
+
+def _uncompiled() -> AbstractContextManager[None]:
+    """Run what was compiled as it was before: compiled code leaves out hooks for gradients."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and it would take seconds to import
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def _run(run: Call, model: nn.Module, batch: Any) -> Any:

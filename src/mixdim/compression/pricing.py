@@ -6,7 +6,10 @@ widths. `theory.choice` solves the lower storey; here is the upper one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +17,7 @@ import numpy as np
 from mixdim.theory.choice import BISECTIONS, best_choice
 
 RELATIVE_GAP = 1e-3  # where the search for a better choice ends
-MOST_TRIALS = 64  # of cuts other than those that the price asks for
+MOST_TRIALS = 64  # of cuts other than those that the price asks for, in each of two ways
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +50,16 @@ def pick(fields: list[list[Cut]], budget: int) -> Picked:
 
     At a price a byte, every field takes the cut of least error + price * bytes, widths likewise; the
     price is the lowest at which that keeps within the budget. Then the rest is spent: with these cuts,
-    by the widths of least error, and with any other cut of a field that could still do better. The
-    search ends RELATIVE_GAP above the bound, or after MOST_TRIALS cuts.
+    by the widths of least error, and with other cuts that could still do better, first of one field,
+    then of all together. The search ends RELATIVE_GAP above the bound, or after MOST_TRIALS of each.
     """
     found, bounding = _cuts_at_price(fields, budget)
     best = _with_widths(fields, found.cuts, budget, bounding.bound)
-    excess = sorted(
-        (float(totals[cut] - totals.min()), field, cut)
-        for field, totals in enumerate(bounding.totals)
-        for cut in range(len(totals))
-    )
-    for over, field, cut in excess[: MOST_TRIALS + len(fields)]:
+    together = islice(_rising(bounding.totals), MOST_TRIALS)
+    for over, changed in chain(_one_at_a_time(bounding.totals), together):
         if bounding.bound + over >= best.error * (1 - RELATIVE_GAP):
-            break  # neither this cut nor a later one can do better
-        cuts = [*best.cuts[:field], cut, *best.cuts[field + 1 :]]
+            continue  # whatever the widths
+        cuts = [changed.get(field, cut) for field, cut in enumerate(best.cuts)]
         if cuts != best.cuts and _smallest(fields, cuts) <= budget:
             tried = _with_widths(fields, cuts, budget, bounding.bound)
             best = min(best, tried, key=lambda picked: picked.error)
@@ -90,6 +89,30 @@ def _cuts_at_price(fields: list[list[Cut]], budget: int) -> tuple[_AtPrice, _AtP
         else:
             low = middle
     return best, bounding
+
+
+def _one_at_a_time(totals: list[np.ndarray]) -> list[tuple[float, dict[int, int]]]:
+    """The cut of one field, and how far that is above its lowest total: the nearest first."""
+    excess = sorted(
+        (float(of_cuts[cut] - of_cuts.min()), field, cut)
+        for field, of_cuts in enumerate(totals)
+        for cut in range(len(of_cuts))
+    )
+    return [(over, {field: cut}) for over, field, cut in excess[: MOST_TRIALS + len(totals)]]
+
+
+def _rising(totals: list[np.ndarray]) -> Iterator[tuple[float, dict[int, int]]]:
+    """Cuts of all fields, and how far these are above their lowest totals: the nearest first."""
+    orders = [np.argsort(of_cuts, kind="stable") for of_cuts in totals]
+    waiting = [(0.0, (0,) * len(totals), 0)]  # excess, places in the orders, the first that may rise
+    while waiting:
+        over, places, first = heappop(waiting)
+        yield over, {field: int(orders[field][place]) for field, place in enumerate(places)}
+        for field in range(first, len(totals)):
+            if (place := places[field] + 1) < len(orders[field]):
+                now, then = totals[field][orders[field][[place - 1, place]]]
+                risen = (*places[:field], place, *places[field + 1 :])
+                heappush(waiting, (over + float(then - now), risen, field))
 
 
 def _at_price(fields: list[list[Cut]], budget: int, price: float) -> _AtPrice:

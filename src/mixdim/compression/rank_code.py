@@ -125,7 +125,8 @@ class RankCode(nn.Module):
                 same = same & ~(self.words.index_select(0, at + plane) ^ -bit)
             in_bytes = in_bytes + _ones_of_bytes(same)
         for plane, bit in enumerate(own):
-            band = band + (bit * (bits > plane) << plane)
+            used = bit if len(self.shape) == 1 else bit * (bits > plane)
+            band = band + (used << plane)
         before = _sum_of_bytes(in_bytes)
         at = first_checkpoint + chunk * bands + band
         if all(number > 1 for _, number in self.shape):

@@ -69,10 +69,12 @@ class Gone:
             owned = [name for name, ref in self.weights.items() if id(ref()) in held]
             tables.update(owned)
             place = places.get(id(optimizer), "one that you hold")
+            advice = "make it anew, or give it to mixdim.compress as optimizers=[...]"
+            if isinstance(optimizer, SparseAdam):
+                advice = "make another one anew, projections have dense gradients"
             lines.append(
                 f"{type(optimizer).__name__} ({place}) has the old weight of {', '.join(owned)} and "
-                "would train nothing of the new: make it anew, or give it to mixdim.compress as "
-                "optimizers=[...]"
+                f"would train nothing of the new: {advice}"
             )
         return Found(tuple(stale), tuple(lines), frozenset(tables))
 
@@ -103,6 +105,10 @@ def _optimizers_with(parameters: set[int]) -> list[Optimizer]:
 
 def check_movable(optimizers: Sequence[Any]) -> None:
     """Refuse what cannot go on with a small table's parameters."""
+    if isinstance(optimizers, Optimizer):
+        raise ValueError(
+            f"optimizers must be a list, got one {type(optimizers).__name__}: put it in [ ]"
+        )
     for number, optimizer in enumerate(optimizers):
         if not isinstance(optimizer, Optimizer):
             raise ValueError(

@@ -35,7 +35,10 @@ class Plans(Mapping[str, Plan]):
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """What became of one table. `energy` is the share that is kept of its squares by popularity."""
+    """What became of one table.
+
+    `energy` is the share that is kept of its squares by popularity; what rounding loses does not count.
+    """
 
     name: str
     rows: int

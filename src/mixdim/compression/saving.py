@@ -19,13 +19,12 @@ from torch import Tensor, nn
 
 from mixdim.compression.at_work import alone_with
 from mixdim.compression.model_tables import ModelTable, put_in_place, tables_of
-from mixdim.compression.stand_ins import make_stand_in, options_of
+from mixdim.compression.stand_ins import options_of, stand_in_for
 from mixdim.compression.table import CompressedTable
 from mixdim.files import write_atomically
 from mixdim.planning.plan import Plan
 
 FORMAT, VERSION = "mixdim.compressed", 1
-DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
 COMPARED = ("num_embeddings", "embedding_dim", "padding_idx", "mode", "include_last_offset")
 
 
@@ -70,6 +69,7 @@ def save_compressed(model: nn.Module, path: str | Path) -> None:
     write_atomically(path, save(tensors, metadata=metadata))
 
 
+@torch.inference_mode(False)  # what is made there could never be trained
 def load_compressed(model: nn.Module, path: str | Path) -> None:
     """Read what `mixdim.save_compressed` wrote into a model as its code builds it, not compressed.
 
@@ -77,6 +77,7 @@ def load_compressed(model: nn.Module, path: str | Path) -> None:
     Where the file does not fit the model, that is an error, and the model stays as it is.
     """
     found = {name: table for table in tables_of(model) for name in table.names}
+    _check_has_values(model)
     saved = _read(Path(path))
     with alone_with(model):
         stand_ins: dict[str, nn.Module] = {}
@@ -89,6 +90,15 @@ def load_compressed(model: nn.Module, path: str | Path) -> None:
         model.load_state_dict(saved.state)
 
 
+def _check_has_values(model: nn.Module) -> None:
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor) and tensor.is_meta:
+            raise ValueError(
+                f"model must have values to be read into: {name} has none (device meta); build it on a "
+                "device, or give it room with model.to_empty(device=...)"
+            )
+
+
 def _described(table: ModelTable) -> dict[str, Any]:
     small: CompressedTable = table.module.table  # type: ignore[assignment]
     return {
@@ -98,7 +108,6 @@ def _described(table: ModelTable) -> dict[str, Any]:
         },
         "plan": json.loads(small.plan.to_json()),
         "codes": None if small.codes is None else small.codes.shape,
-        "dtype": str(table.module.dtype),
     }
 
 
@@ -129,13 +138,13 @@ def _rebuilt(
     small = CompressedTable(
         Plan.from_json(json.dumps(described["plan"])),
         codes=described["codes"],
-        padding_id=options["padding_idx"],
-        sparse=options["sparse"],
-        dtype=DTYPES[described["dtype"]],
+        padding_id=module.padding_idx,
+        sparse=module.sparse,
+        dtype=module.weight.dtype,
         device=module.weight.device,
     )
     small.requires_grad_(module.weight.requires_grad)
-    return make_stand_in({**options, "training": module.training}, small)
+    return stand_in_for(module, small)
 
 
 def _check_fits(

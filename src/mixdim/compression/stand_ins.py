@@ -59,12 +59,12 @@ class _StandIn(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the table is."""
-        return _any_tensor(self.table).device
+        return self.table.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the vectors."""
-        return self.table(torch.zeros(1, dtype=torch.int64, device=self.device)).dtype
+        return self.table.dtype
 
     def reset_parameters(self) -> NoReturn:
         """Nothing is drawn anew: what was learned would be lost."""
@@ -72,7 +72,7 @@ class _StandIn(nn.Module):
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
-        full = self.num_embeddings * self.embedding_dim * 4
+        full = self.num_embeddings * self.embedding_dim * self.dtype.itemsize
         widths = ", ".join(str(block.dim) for block in self.plan.blocks)
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return (
@@ -126,25 +126,18 @@ class CompressedEmbeddingBag(_StandIn, nn.EmbeddingBag):  # type: ignore[overrid
 def stand_in_for(
     module: nn.Embedding | nn.EmbeddingBag, table: CompressedTable
 ) -> CompressedEmbedding | CompressedEmbeddingBag:
-    """What takes the place of a module, with its options, its device and its mode."""
-    return make_stand_in(options_of(module), table)
+    """What takes the place of a module, with its options, its mode and what others have set on it."""
+    options = options_of(module)
+    training = options.pop("training")
+    kind = CompressedEmbeddingBag if isinstance(module, nn.EmbeddingBag) else CompressedEmbedding
+    stand_in = kind(table, **options).train(training)
+    for name, value in vars(module).items():
+        if not hasattr(stand_in, name):
+            setattr(stand_in, name, value)
+    return stand_in
 
 
 def options_of(module: nn.Module) -> dict[str, Any]:
     """What a stand-in is told of the module in whose place it is; values of JSON."""
     names = (*ABOUT_BOTH, *(ABOUT_BAGS if isinstance(module, nn.EmbeddingBag) else ()))
     return {name: getattr(module, name) for name in names}
-
-
-def make_stand_in(
-    options: dict[str, Any], table: CompressedTable
-) -> CompressedEmbedding | CompressedEmbeddingBag:
-    """Make a stand-in of options that `options_of` returned."""
-    options = dict(options)
-    training = options.pop("training")
-    kind = CompressedEmbeddingBag if "mode" in options else CompressedEmbedding
-    return kind(table, **options).train(training)
-
-
-def _any_tensor(module: nn.Module) -> Tensor:
-    return next(iter(module.state_dict().values()))

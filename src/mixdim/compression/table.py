@@ -30,6 +30,7 @@ class CompressedTable(nn.Module):
     - `codes`: a `RankCode`, its `shape`, or None where ids are ranks already.
     - `padding_id`: an id that gives zeros, takes no gradient and does not count in a bag.
     - `sparse`: tables get row-sparse gradients.
+    - `dtype`: of the vectors, also where the table is quantised; it changes as that of a weight would.
 
     >>> subject = Subject("item", torch.randn(100, 8), np.arange(100))
     >>> from mixdim.compression.choosing import choose
@@ -39,6 +40,7 @@ class CompressedTable(nn.Module):
     """
 
     codes: RankCode | None
+    empty_weight: Tensor
 
     def __init__(
         self,
@@ -70,6 +72,10 @@ class CompressedTable(nn.Module):
         with torch.no_grad():
             for tensor in self.embedding.state_dict().values():
                 tensor.zero_()
+        # Moved and converted as a weight is: rounded tables have types of their own.
+        self.register_buffer(
+            "empty_weight", torch.empty(0, dtype=dtype, device=device), persistent=False
+        )
 
     @property
     def plan(self) -> Plan:
@@ -87,6 +93,16 @@ class CompressedTable(nn.Module):
         return self.embedding.base_dim
 
     @property
+    def device(self) -> torch.device:
+        """Where the table is."""
+        return self.empty_weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the vectors."""
+        return self.empty_weight.dtype
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all that is kept: what a file of its state has beside the header."""
         return sum(tensor.nbytes for tensor in self.state_dict().values())
@@ -94,7 +110,7 @@ class CompressedTable(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Look up ids of any shape: (...) -> (..., embedding_dim)."""
         require_integers(ids, "ids")
-        return self.embedding(self.ranks(ids))
+        return self.embedding(self.ranks(ids)).to(self.dtype)
 
     def bags(
         self,
@@ -109,11 +125,12 @@ class CompressedTable(nn.Module):
         """
         require_integers(values, "values")
         ranks = self.ranks(values)
-        return look_up_bags(self.embedding, ranks, offsets, weights, pooling=mode).squeeze(1)
+        found = look_up_bags(self.embedding, ranks, offsets, weights, pooling=mode)
+        return found.squeeze(1).to(self.dtype)
 
     def dense_weight(self) -> Tensor:
         """The matrix that the table stands for, one row an id: (rows, embedding_dim), differentiable."""
-        weight = self.embedding.dense_weight()
+        weight = self.embedding.dense_weight().to(self.dtype)
         if self.codes is not None:
             weight = weight[self.codes.ranks()]
         if self.padding_id is None:

@@ -27,7 +27,7 @@ WIDE = {"temperature": 0.0, "base_dim": 8}
 @pytest.mark.parametrize(
     ("model", "options", "quantise"),
     [
-        ("dlrm", {"unknown_dropout": True, "epochs": 1}, None),
+        ("dlrm", {"unknown_dropout": True, "epochs": 1, "first_order": True, "quantise": "int8"}, None),
         ("mf", {}, "int8"),
         ("ncf", {"quantise": "int8"}, None),
     ],
@@ -40,6 +40,7 @@ def test_a_small_run_is_measured_as_it_says(model, options, quantise, tmp_path):
     assert content(tmp_path / "run") == before
 
     run, small = (open_for(tmp_path / name, data) for name in ("run", "small"))
+    learned = open_for(tmp_path / "run", data, as_trained=True).model
     assert found.bytes_before == embedding_bytes(run.model)
     assert found.bytes_after == embedding_bytes(small.model) <= found.bytes_before / 2
     assert small.plan == found.plan
@@ -59,7 +60,7 @@ def test_a_small_run_is_measured_as_it_says(model, options, quantise, tmp_path):
     layers = {id(module) for layer in embedding_layers(small.model) for module in layer.modules()}
     for name, parameter in small.model.named_parameters():
         if not any(name.startswith(own) for own in _layer_names(small.model, layers)):
-            assert torch.equal(parameter, run.model.get_parameter(name))
+            assert torch.equal(parameter, learned.get_parameter(name))
     assert predict_run(tmp_path / "small", data.path, tmp_path / "p.parquet") == len(
         pl.read_parquet(tmp_path / "p.parquet")
     )
@@ -91,6 +92,14 @@ def test_tables_are_the_nearest_by_popularity_within_their_bands(tmp_path):
             assert error <= (weights * (best - rows)).square().sum() + 1e-4
 
 
+def test_a_run_that_has_not_come_to_its_end_is_told_how_to_go_on(tmp_path):
+    train_run(told("mf", **WIDE, epochs=1), tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(ValueError, match=r"not come to its end: mixdim train --resume --out .*run"):
+        compress_run(tmp_path / "run", tmp_path / "small", budget="1/2")
+    assert not (tmp_path / "small").exists()
+
+
 def test_a_run_that_was_compressed_is_compressed_again_and_not_trained_on(tmp_path):
     train_run(told("mf", **WIDE), tmp_path / "run")
     compress_run(tmp_path / "run", tmp_path / "small", budget="1/2")
@@ -112,8 +121,9 @@ def test_a_folder_is_replaced_only_if_asked_and_only_if_it_is_a_run(tmp_path):
     assert content(out) != before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine").write_text("x")
-    with pytest.raises(FileExistsError, match="other exists and is no run, so nothing is written there"):
-        compress_run(tmp_path / "run", tmp_path / "other", budget="1/4", overwrite=True)
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="other exists and is no run, so nothing is written"):
+            compress_run(tmp_path / "run", tmp_path / "other", budget="1/4", overwrite=overwrite)
     with pytest.raises(ValueError, match="--out must be another folder than the run"):
         compress_run(tmp_path / "run", tmp_path / "run", budget="1/4", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "run", "small"]

@@ -82,7 +82,8 @@ def compress_run(
     check_rounding(quantise)
     dataset, run = _opened(path, data)
     _check_free(out, path, overwrite=overwrite)
-    bytes_before = embedding_bytes(run.model)
+    served = rounded(run.model, run.config.quantise)
+    bytes_before = embedding_bytes(served)
     share = share_of(budget, bytes_before)
     num_bytes = parse_bytes(budget) if share is None else share
     chosen = _choose(run, dataset, num_bytes, bands, quantise, by_loss)
@@ -101,15 +102,15 @@ def compress_run(
     measured = {
         split: _measure(small, config, dataset, split, progress) for split in ("validation", "test")
     }
-    before = _measure(run.model, config, dataset, "validation", progress)
-    summary = _summary(path, run, config, plan, small, measured)
+    before = _measure(served, config, dataset, "validation", progress)
+    summary = _summary(path, run, config, plan, small, dataset, measured)
     with _new_folder(out) as folder:
         write_atomically(folder / CONFIG, config.to_toml())
         plan.save(folder / PLAN)
         _save_weights(folder, model, run.step, measured["validation"])
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     after, bytes_after = measured["validation"], embedding_bytes(small)
-    model_bytes = _bytes_of(run.model), _bytes_of(small)
+    model_bytes = _bytes_of(served), _bytes_of(small)
     return CompressedRun(plan, before, after, bytes_before, bytes_after, model_bytes, dataset.path)
 
 
@@ -118,15 +119,17 @@ def _bytes_of(model: nn.Module) -> int:
 
 
 def _opened(path: Path, data: Path | None) -> tuple[Dataset, OpenedRun]:
+    if not (path / CONFIG).is_file():
+        raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
+    if not (path / SUMMARY).is_file():  # which says by which vocabulary, and how, it was trained
+        raise ValueError(f"{path} has not come to its end: mixdim train --resume --out {path}")
     if data is None:
-        if not (path / CONFIG).is_file():
-            raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
         said = read_config(path / CONFIG).data
         if said is None:
             raise ValueError(f"{path / CONFIG} does not say which data it was trained on: give --data")
         data = Path(said)
     dataset = Dataset(data)
-    return dataset, open_for(path, dataset)
+    return dataset, open_for(path, dataset, as_trained=True)
 
 
 def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
@@ -135,10 +138,10 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
         raise ValueError(f"--out must be another folder than the run {path}")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not overwrite:
-        raise FileExistsError(f"{out} exists already; --overwrite replaces it")
     if not is_run(out):
         raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
+    if not overwrite:
+        raise FileExistsError(f"{out} exists already; --overwrite replaces it")
 
 
 def _choose(
@@ -236,11 +239,14 @@ def _summary(
     config: RunConfig,
     plan: Plan,
     model: nn.Module,
+    dataset: Dataset,
     measured: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """What the old run's summary says, where it is still true, and what is new."""
-    old = read_summary(path) if (path / SUMMARY).is_file() else {}
+    old = read_summary(path)
     place = {"step": run.step, "epoch": old.get("validation", {}).get("best", {}).get("epoch")}
+    if old.get("data_fingerprint") != dataset.fingerprint:  # other rows, by the same vocabulary
+        old |= {"baselines": {}, "unknown_lookups": {}}
     layers = embedding_layers(model)
     said = {name: None for name in NOT_ASKED if name in old}
     return {
@@ -257,6 +263,8 @@ def _summary(
             split: {which: {**metrics, **place} for which in ("best", "last")}
             for split, metrics in measured.items()
         },
+        "data": config.data,
+        "data_fingerprint": dataset.fingerprint,
         "compressed_from": str(path.resolve()),
     }
 

@@ -62,8 +62,13 @@ class OpenedRun:
     step: int
 
 
-def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
-    """Read a run's model back with its "best" or "last" weights, rounded if the run says so."""
+def open_run(
+    path: Path, *, num_dense: int, weights: str = "best", as_trained: bool = False
+) -> OpenedRun:
+    """Read a run's model back with its "best" or "last" weights, rounded if the run says so.
+
+    With `as_trained`, it is not rounded whatever the run says.
+    """
     if weights not in WEIGHTS:
         raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
     _check_run(path)
@@ -83,7 +88,7 @@ def open_run(path: Path, *, num_dense: int, weights: str = "best") -> OpenedRun:
     else:
         chosen = newest
     load_weights(model, chosen)
-    return OpenedRun(config, plan, rounded(model, config.quantise), chosen.step)
+    return OpenedRun(config, plan, rounded(model, None if as_trained else config.quantise), chosen.step)
 
 
 def _fill_from_ranks(model: nn.Module, folder: Path, weights: str) -> int:
@@ -233,7 +238,9 @@ def _write(table: pl.DataFrame, out: Path) -> None:
     write_atomically(out, written.getvalue())
 
 
-def open_for(path: Path, dataset: Dataset, weights: str = "best") -> OpenedRun:
+def open_for(
+    path: Path, dataset: Dataset, weights: str = "best", *, as_trained: bool = False
+) -> OpenedRun:
     """Open a run, having checked that the data's ids mean what the run learned."""
     _check_run(path)
     check_features(Plan.load(path / PLAN), dataset, str(path))
@@ -245,7 +252,7 @@ def open_for(path: Path, dataset: Dataset, weights: str = "best") -> OpenedRun:
                 "with, or its numbers from other dense rules, so they mean other values: "
                 "mixdim prepare ... --vocabulary-of prepares rows with the same"
             )
-    return open_run(path, num_dense=dataset.num_dense, weights=weights)
+    return open_run(path, num_dense=dataset.num_dense, weights=weights, as_trained=as_trained)
 
 
 def _check_run(path: Path) -> None:
