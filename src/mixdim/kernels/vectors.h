@@ -14,6 +14,10 @@ constexpr int64_t kLanes = 8;
 constexpr int64_t kTile = 48;   // samples that are looked up together, feature by feature
 constexpr int kRowsAtOnce = 4;  // rows that share every load of a projection
 
+// GCC takes a function that does nothing but prefetch for one that does nothing, and leaves out the calls, unless it is
+// put in their place before it looks.
+#define PREFETCH inline __attribute__((always_inline)) void
+
 inline int64_t padded(int64_t length) { return (length + kLanes - 1) / kLanes * kLanes; }
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
