@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import mixdim
-from mixdim.kernels import SWITCH
+from mixdim.kernels.library import SWITCH
 from rounds import Contest, Step, arguments, run
 from training import zipf_ids
 

@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call, outside_of_graphs
-from mixdim.kernels.structs import LayerArguments, LayerStructs, Layout, Lookup, LookupStructs, samples_of
+from mixdim.kernels.structs import (
+    LayerArguments,
+    LayerStructs,
+    Layout,
+    Lookup,
+    LookupStructs,
+    samples_of,
+)
 
 
 class Sorted:

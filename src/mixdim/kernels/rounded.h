@@ -54,7 +54,7 @@ inline Vector decode_eight(const uint8_t* codes, int64_t place) {
   uint32_t word;
   std::memcpy(&word, codes + place / 2, sizeof word);
   const Words halves = (Words{} + word) >> Words{0, 4, 8, 12, 16, 20, 24, 28} & 15;
-  return __builtin_convertvector(reinterpret_cast<const Numbers&>(halves) - 8, Vector);
+  return __builtin_convertvector(reinterpret_cast<Numbers>(halves) - 8, Vector);
 }
 
 // Values of one scale.

@@ -39,7 +39,8 @@ class RoundedPart:
         starts = {
             group: own[0].storage.Table.all_slot_numbers(own) for group, own in packing.groups.items()
         }
-        blocks, features = [], []
+        blocks: list[BlockPlace] = []
+        features: list[tuple[int, ...]] = []  # see `kernels.structs.FEATURE_COLUMNS`
         for feature, own in enumerate(packing.of_feature):
             features.append((own[-1].end - own[0].start, len(blocks), len(own), order_starts[feature]))
             for block in own:
