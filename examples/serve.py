@@ -158,7 +158,11 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--host", default="127.0.0.1")
     options = parser.parse_args()
-    with server_of(options.model, options.port, options.host) as server:
+    try:
+        server = server_of(options.model, options.port, options.host)
+    except Exception as error:  # a file that is not there or damaged, a port that is taken
+        raise SystemExit(f"cannot serve {options.model}: {str(error).splitlines()[0]}") from None
+    with server:
         print(f"http://{options.host}:{server.server_address[1]}/predict", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -87,6 +87,18 @@ def test_the_server_answers_raw_values_as_the_file_predicts_rows(ask):
     assert answer["predictions"] == pytest.approx(ask.predictions().to_list(), abs=1e-6)
 
 
+@pytest.mark.parametrize("content", [None, b"", b"no model"])
+def test_a_server_without_a_model_says_so_in_one_line(tmp_path, monkeypatch, content):
+    pytest.importorskip("onnxruntime", reason="pip install 'mixdim[serve]'")
+    file = tmp_path / "model.onnx"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setattr("sys.argv", ["serve.py", str(file), "--port", "0"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / "serve.py"))["main"]()
+    assert re.fullmatch(f"cannot serve {file}: .+", str(ended.value))
+
+
 def test_a_bad_request_is_one_line_and_the_server_goes_on(ask):
     for body, message in [
         ("[{", "Expecting property name"),

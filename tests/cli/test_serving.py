@@ -82,6 +82,16 @@ def test_rounding_says_what_it_costs_and_a_rounded_run_stays_as_it_is(capsys, tm
     assert np.abs(found - expected).max() == pytest.approx(distances[1], rel=1e-3)
 
 
+def test_an_export_says_which_tables_it_does_not_round(capsys, tmp_path):
+    arguments = ("--model", "mf", "--base-dim", "8", "--batch-size", "50", "--epochs", "1")
+    method = ("--method", "hashed", "--budget", "1kB")
+    output(capsys, "train", "--data", ratings().path, *arguments, *method, "--out", tmp_path / "hashed")
+    export = ("export", tmp_path / "hashed", "--out", tmp_path / "model.onnx")
+    assert "not rounded" not in output(capsys, *export).out
+    said = output(capsys, *export, "--int8", "--overwrite").out
+    assert "not rounded: tables stored as hashed; only narrow ones are" in said
+
+
 def test_the_file_beside_the_model_says_which_id_a_value_has(capsys, tmp_path, runs):
     output(capsys, "export", runs / "bags", "--out", tmp_path / "m.onnx")
     side = json.loads((tmp_path / "m.onnx.vocabulary.json").read_text())
@@ -145,6 +155,9 @@ def test_predict_refuses_what_does_not_fit_with_one_line(capsys, tmp_path, runs)
     told = complaint(capsys, *predict, ratings().path, "--out", out)
     assert f"{file} is damaged or no ONNX model" in told
     assert not out.exists()
+    missing = tmp_path / "nowhere.onnx"
+    told = complaint(capsys, "predict", missing, "--data", ratings().path, "--out", out)
+    assert told == f"mixdim: there is no file {missing}\n"
     told = complaint(
         capsys, "predict", file.rename(tmp_path / "m.pt2"), "--data", ratings().path, "--out", out
     )

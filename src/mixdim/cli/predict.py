@@ -58,6 +58,8 @@ def predict(
         raise ValueError(f"{named} is for the rows of --raw: give both, or neither")
     if raw is not None and split is not None:
         raise ValueError("--raw predicts all rows of a file: leave --split out")
+    if run.suffix in (".onnx", ".pt2") and not run.exists():
+        raise FileNotFoundError(f"there is no file {run}")
     if run.is_file():
         if data is None:
             raise ValueError(f"{run} is an exported file, which predicts a prepared folder: give --data")

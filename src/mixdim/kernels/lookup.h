@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "vectors.h"
+#include "rounded.h"
 
 namespace mixdim {
 
@@ -13,8 +13,9 @@ namespace mixdim {
 struct Block {
   int64_t start, end;       // ranks of the feature
   int64_t rows, width;      // stored for them: a row for each rank, or one that all share; and how wide
-  const float* table;       // (rows, width)
+  const float* table;       // (rows, width); null where rows are rounded
   const float* projection;  // (width, D), or null at full width
+  Codes codes;              // of rounded rows: only a lookup reads them
 };
 
 struct Feature {
@@ -69,8 +70,23 @@ inline int64_t find(const Layer& layer, const Feature& feature, int64_t id, int6
   return b;
 }
 
-inline void prefetch(const float* row, int64_t width) {
+PREFETCH prefetch(const float* row, int64_t width) {
   for (int64_t c = 0; c < std::min<int64_t>(width, 128); c += 16) __builtin_prefetch(row + c);
+}
+
+PREFETCH prefetch_stored(const Block& block, int64_t row) {
+  if (block.codes.bits) {
+    prefetch(block.codes, row * block.width, block.width);
+  } else {
+    prefetch(block.table + row * block.width, block.width);
+  }
+}
+
+// A stored row in float32: where it is, or, if it is rounded, decoded to `room` (width,).
+inline const float* stored_row(const Block& block, int64_t row, float* room) {
+  if (!block.codes.bits) return block.table + row * block.width;
+  decode(block.codes, row * block.width, block.width, room);
+  return room;
 }
 
 std::vector<Padded> pack_projections(const Layer& layer) {
@@ -82,10 +98,10 @@ std::vector<Padded> pack_projections(const Layer& layer) {
   return packed;
 }
 
-// What one feature of a tile reads: a row of a table for each sample, or none.
+// What one feature of a tile reads: a stored row of a block for each sample, or none.
 struct TileRows {
   int64_t block[kTile];
-  const float* row[kTile];
+  int64_t row[kTile];
 };
 
 // Returns false and says where if an id is out of range.
@@ -93,38 +109,35 @@ bool resolve(const Layer& layer, const Ids& ids, int64_t f, int64_t first, int64
              int64_t* bad) {
   for (int64_t s = 0; s < count; ++s) {
     const int64_t at = (first + s) * layer.num_features + f;
-    int64_t row = 0;
-    tile->block[s] = find(layer, layer.features[f], ids.value(at), &row);
+    tile->block[s] = find(layer, layer.features[f], ids.value(at), &tile->row[s]);
     if (tile->block[s] == kBad) {
       *bad = at;
       return false;
     }
-    if (tile->block[s] >= 0) {
-      const Block& block = layer.blocks[tile->block[s]];
-      tile->row[s] = block.table + row * block.width;
-      prefetch(tile->row[s], block.width);
-    }
+    if (tile->block[s] >= 0) prefetch_stored(layer.blocks[tile->block[s]], tile->row[s]);
   }
   return true;
 }
 
 void write_tile(const Layer& layer, const std::vector<Padded>& packed, int64_t f, int64_t first, int64_t count,
-                const TileRows& tile, float* out) {
+                const TileRows& tile, std::vector<float>* decoded, float* out) {
   const Feature& feature = layer.features[f];
   const int64_t base_dim = layer.base_dim;
   const float* in[kTile];
   float* to[kTile];
   for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
     const Block& block = layer.blocks[b];
+    if (block.codes.bits && block.projection) decoded->resize(count * block.width);
     int64_t found = 0;
     for (int64_t s = 0; s < count; ++s) {
       if (tile.block[s] != b) continue;
-      in[found] = tile.row[s];
-      to[found++] = out + ((first + s) * layer.num_features + f) * base_dim;
+      to[found] = out + ((first + s) * layer.num_features + f) * base_dim;
+      in[found] = stored_row(block, tile.row[s], block.projection ? decoded->data() + found * block.width : to[found]);
+      ++found;
     }
     if (block.projection) {
       multiply_rows(in, block.width, packed[b].data(), packed[b].stride, to, base_dim, found, false);
-    } else {
+    } else if (!block.codes.bits) {
       for (int64_t n = 0; n < found; ++n) std::memcpy(to[n], in[n], base_dim * sizeof(float));
     }
   }
@@ -140,10 +153,11 @@ void write_tile(const Layer& layer, const std::vector<Padded>& packed, int64_t f
 bool lookup_tile(const Layer& layer, const std::vector<Padded>& packed, const Ids& ids, int64_t first, int64_t count,
                  float* out, int64_t* bad) {
   TileRows rows[2];  // of this feature, and of the next one, on its way from memory
+  std::vector<float> decoded;
   if (!resolve(layer, ids, 0, first, count, &rows[0], bad)) return false;
   for (int64_t f = 0; f < layer.num_features; ++f) {
     if (f + 1 < layer.num_features && !resolve(layer, ids, f + 1, first, count, &rows[(f + 1) % 2], bad)) return false;
-    write_tile(layer, packed, f, first, count, rows[f % 2], out);
+    write_tile(layer, packed, f, first, count, rows[f % 2], &decoded, out);
   }
   return true;
 }
@@ -155,12 +169,12 @@ inline void add_row(float* sum, const float* row, int64_t width, float weight) {
   for (; c < width; ++c) sum[c] += weight * row[c];
 }
 
-// What the bags of one feature of a tile read: a row of a table for each value, or none.
+// What the bags of one feature of a tile read: a stored row of a block for each value, or none.
 struct BagRows {
-  std::vector<int64_t> block;
-  std::vector<const float*> row;
+  std::vector<int64_t> block, row;
   std::vector<int64_t> found;  // of each block of the feature: how many values are in it
   std::vector<float> sums;     // of stored rows, before they are projected
+  std::vector<float> decoded;  // one row
 
   // Returns false and says where if an id is out of range. Every id is read once.
   bool resolve(const Layer& layer, const Feature& feature, const Ids& ids, int64_t begin, int64_t end, int64_t* bad) {
@@ -168,16 +182,14 @@ struct BagRows {
     row.resize(end - begin);
     found.assign(feature.num_blocks, 0);
     for (int64_t v = begin; v < end; ++v) {
-      int64_t at = 0;
-      const int64_t b = block[v - begin] = find(layer, feature, ids.value(v), &at);
+      const int64_t b = block[v - begin] = find(layer, feature, ids.value(v), &row[v - begin]);
       if (b == kBad) {
         *bad = v;
         return false;
       }
       if (b == kPadding) continue;
       ++found[b - feature.first_block];
-      row[v - begin] = layer.blocks[b].table + at * layer.blocks[b].width;
-      prefetch(row[v - begin], layer.blocks[b].width);
+      prefetch_stored(layer.blocks[b], row[v - begin]);
     }
     return true;
   }
@@ -197,6 +209,7 @@ bool sum_tile(const Layer& layer, const std::vector<Padded>& packed, const Ids& 
     if (rows->found[b - feature.first_block] == 0) continue;
     const Block& block = layer.blocks[b];
     if (block.projection) rows->sums.assign(count * block.width, 0.0f);
+    if (block.codes.bits) rows->decoded.resize(block.width);
     const float* in[kTile];
     float* to[kTile];
     int64_t found = 0;
@@ -206,7 +219,8 @@ bool sum_tile(const Layer& layer, const std::vector<Padded>& packed, const Ids& 
       bool any = false;
       for (int64_t v = offsets[s]; v < offsets[s + 1]; ++v) {
         if (rows->block[v - offsets[0]] != b) continue;
-        add_row(sum, rows->row[v - offsets[0]], block.width, ids.weights ? ids.weights[v] : 1.0f);
+        const float* row = stored_row(block, rows->row[v - offsets[0]], rows->decoded.data());
+        add_row(sum, row, block.width, ids.weights ? ids.weights[v] : 1.0f);
         any = true;
       }
       if (any && block.projection) {

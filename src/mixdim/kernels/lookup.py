@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call, outside_of_graphs
-from mixdim.kernels.structs import LayerArguments, LayerStructs, Layout, Lookup, samples_of
+from mixdim.kernels.structs import (
+    LayerArguments,
+    LayerStructs,
+    Layout,
+    Lookup,
+    LookupStructs,
+    samples_of,
+)
 
 
 class Sorted:
@@ -121,9 +128,12 @@ class _Lookup(torch.autograd.Function):
 
 
 def _forward(asked: Lookup) -> Tensor:
-    """Look up or sum, or raise an IndexError for an id out of range."""
-    structs = LayerStructs(asked)
-    out = torch.empty(structs.batch, len(structs.layout.features), asked.layer.base_dim)
+    return vectors(LayerStructs(asked))
+
+
+def vectors(structs: LookupStructs) -> Tensor:
+    """Look up or sum, or raise an IndexError for an id out of range; without gradients."""
+    out = torch.empty(structs.batch, len(structs.feature_structs), structs.options.base_dim)
     structs.raise_if_wrong(call("mixdim_lookup", structs.layer, structs.ids, out))
     return out
 

@@ -73,7 +73,7 @@ int64_t if_memory_lasts(const Work& work) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 9; }
+EXPORT int64_t mixdim_interface(int64_t) { return 10; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
@@ -353,7 +353,6 @@ EXPORT int64_t mixdim_take_rounded(const uint8_t* codes, int64_t num_codes, cons
                                    int64_t threads) {
   if (dim <= 0 || dim > INT32_MAX || (bits != 8 && bits != 4)) return 0;
   const int64_t most_rows = (INT64_MAX >> 1) / dim;
-  const Rounded rounded{codes, scales, starts, num_codes, num_scales, num_blocks, dim, most_rows};
-  const auto take = bits == 8 ? take_rounded<8> : take_rounded<4>;
-  return take(rounded, rows, count, blocks, block, out, threads);
+  const Rounded rounded{{codes, scales, bits}, starts, num_codes, num_scales, num_blocks, dim, most_rows};
+  return take_rounded(rounded, rows, count, blocks, block, out, threads);
 }

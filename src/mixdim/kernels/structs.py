@@ -23,7 +23,18 @@ FEATURE_COLUMNS = ("rows", "first_block", "num_blocks", "order_start")
 FINE, BAD_OFFSETS = -1, -2  # what kernels return; or else the position of an id out of range
 
 
-class Layout:
+class FeatureLayout:
+    """Where the features and their orders are, whatever their blocks hold."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features.numpy()  # see FEATURE_COLUMNS
+        ordered = self.features[self.features[:, 3] >= 0]
+        self.order_length = int((ordered[:, 3] + ordered[:, 0]).max(initial=0))
+        self.unordered = self.features.copy()
+        self.unordered[:, 3] = 0
+
+
+class Layout(FeatureLayout):
     """Where blocks and features are, and which shapes that asks of tables: all that never changes.
 
     It may come from a file, in an exported graph, so it is not believed: what contradicts itself is a
@@ -31,7 +42,8 @@ class Layout:
     """
 
     def __init__(self, blocks: Tensor, features: Tensor, base_dim: int) -> None:
-        self.blocks, self.features = _with_rows(blocks.numpy()), features.numpy()  # see above
+        super().__init__(features)
+        self.blocks = _with_rows(blocks.numpy())  # see BLOCK_COLUMNS
         _, starts, ends, width, self.number, first_row, self.slot, stored = self.blocks.T
         if not self._is_whole() or (width > base_dim).any():
             raise _contradiction()
@@ -49,12 +61,21 @@ class Layout:
         self.projection_shapes = [(count, width, base_dim) for count, width in narrow]
         # The structs of lookup.h, with offsets in the place of addresses.
         lifted = np.where(self.number < self.lead, 0, 4 * self.slot * width * base_dim)
-        columns = [starts, ends, stored, width, 4 * first_row * width, lifted]
+        no_codes = [np.zeros_like(starts)] * 3
+        columns = [starts, ends, stored, width, 4 * first_row * width, lifted, *no_codes]
         self.block_structs = np.stack(columns, axis=1)
-        ordered = self.features[self.features[:, 3] >= 0]
-        self.order_length = int((ordered[:, 3] + ordered[:, 0]).max(initial=0))
-        self.unordered_features = self.features.copy()
-        self.unordered_features[:, 3] = 0
+
+    def placed_blocks(self, tables: Sequence[Tensor], projections: Sequence[Tensor]) -> np.ndarray:
+        """The structs of the blocks, of tables and projections that have the shapes they must have."""
+        for table, shape in zip(tables, self.table_shapes, strict=True):
+            require_shape(table, f"table_{shape[1]}", shape)
+        for projection, needed in zip(projections, self.projection_shapes, strict=True):
+            require_shape(projection, f"projection_{needed[1]}", needed)
+        # A table of full width has no projection: its address stays null.
+        lifted = [0] * self.lead + [projection.data_ptr() for projection in projections]
+        structs = self.block_structs.copy()
+        structs[:, 4:6] += np.array([[table.data_ptr() for table in tables], lifted]).T[self.number]
+        return structs
 
     def _is_whole(self) -> bool:
         rows, first_block, num_blocks, order = self.features.T
@@ -132,30 +153,39 @@ class Lookup(NamedTuple):
         return cls(ids, offsets, row_weights, whole)
 
 
-class LayerStructs:
-    """The structs of lookup.h for a layer and its ids; keeps alive what they point to."""
+class LayerOptions(NamedTuple):
+    """What a lookup must know about a layer, whatever its blocks hold."""
 
-    def __init__(self, lookup: Lookup) -> None:
-        ids, offsets, row_weights, layer = lookup
-        self.arguments, self.layout, self.offsets = layer, layer.layout, offsets
-        self._check_weights()
+    rank_of_id: Tensor | None
+    base_dim: int
+    padding_id: int | None
+    names: str
+
+
+class LookupStructs:
+    """The structs of lookup.h for the blocks of a layer and ids; keeps alive what they point to."""
+
+    def __init__(
+        self,
+        asked: tuple[Tensor, Tensor | None, Tensor | None],  # ids, offsets, row_weights: see Lookup
+        layer: LayerOptions,
+        features: FeatureLayout,
+        block_structs: np.ndarray,
+    ) -> None:
+        ids, self.offsets, row_weights = asked
+        self.options, self.features, self.block_structs = layer, features, block_structs
+        self._check_order()
         self._count_ids(ids, row_weights)
-        layout = self.layout
-        # A table of full width has no projection: its address stays null.
-        tables = [table.data_ptr() for table in layer.tables]
-        projections = [0] * layout.lead + [p.data_ptr() for p in layer.projections]
-        self.block_structs = layout.block_structs.copy()
-        self.block_structs[:, 4:] += np.array([tables, projections]).T[layout.number]
-        self.feature_structs = layout.unordered_features
+        self.feature_structs = features.unordered
         if layer.rank_of_id is not None:
-            order = layout.features[:, 3]
-            self.feature_structs = layout.features.copy()
+            order = features.features[:, 3]
+            self.feature_structs = features.features.copy()
             self.feature_structs[:, 3] = np.where(order >= 0, layer.rank_of_id.data_ptr() + 4 * order, 0)
         padding = (layer.padding_id or 0, layer.padding_id is not None)
         at = (address(self.feature_structs), address(self.block_structs))
         sizes = (len(self.feature_structs), len(self.block_structs), layer.base_dim)
         self.layer = np.array([*at, *sizes, *padding])
-        self.kept = [t if t is None else t.contiguous() for t in (ids, offsets, row_weights)]
+        self.kept = [t if t is None else t.contiguous() for t in (ids, self.offsets, row_weights)]
         values, bags, weights = (0 if t is None else t.data_ptr() for t in self.kept)
         wide = ids.dtype == torch.int64
         self.ids = np.array([values, wide, self.batch, bags, weights, self.num_values])
@@ -173,29 +203,23 @@ class LayerStructs:
 
     def check_ids(self) -> None:
         """Say which id is out of range, if one is, in the words of the plain path."""
-        layer, ids = self.arguments, self.kept[0]
+        layer, ids, rows = self.options, self.kept[0], torch.from_numpy(self.features.features[:, 0])
         assert ids is not None
-        features = torch.arange(len(self.layout.features))
+        features = torch.arange(len(rows))
         if self.offsets is not None:
             features = bags_of(self.offsets) // max(self.batch, 1)
-        check_ids(ids, layer.features[:, 0], layer.padding_id, layer.names, features=features)
+        check_ids(ids, rows, layer.padding_id, layer.names, features=features)
 
-    def _check_weights(self) -> None:
-        """Refuse tables, projections and an order of another shape than the layer was made with."""
-        layer, layout = self.arguments, self.layout
-        for table, shape in zip(layer.tables, layout.table_shapes, strict=True):
-            require_shape(table, f"table_{shape[1]}", shape)
-        for projection, needed in zip(layer.projections, layout.projection_shapes, strict=True):
-            require_shape(projection, f"projection_{needed[1]}", needed)
-        held = 0 if layer.rank_of_id is None else len(layer.rank_of_id)
-        if held < layout.order_length:
-            raise RuntimeError(
-                f"rank_of_id has {held} entries where this layer needs {layout.order_length}"
-            )
+    def _check_order(self) -> None:
+        """Refuse an order of another length than the layer was made with."""
+        rank_of_id, needed = self.options.rank_of_id, self.features.order_length
+        held = 0 if rank_of_id is None else len(rank_of_id)
+        if held < needed:
+            raise RuntimeError(f"rank_of_id has {held} entries where this layer needs {needed}")
 
     def _count_ids(self, ids: Tensor, row_weights: Tensor | None) -> None:
         """Find how many ids there are; the shapes were checked where a user calls."""
-        num_features = len(self.layout.features)
+        num_features = len(self.features.features)
         self.num_values, self.batch = ids.numel(), len(ids)
         if self.offsets is None:
             assert ids.shape == (self.batch, num_features)
@@ -206,6 +230,17 @@ class LayerStructs:
         if row_weights is not None:
             assert row_weights.dtype == torch.float32
             assert row_weights.shape == ids.shape
+
+
+class LayerStructs(LookupStructs):
+    """The same for narrow blocks: all that the kernels serve."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        layer = lookup.layer
+        self.arguments, self.layout = layer, layer.layout
+        options = LayerOptions(layer.rank_of_id, layer.base_dim, layer.padding_id, layer.names)
+        blocks = self.layout.placed_blocks(layer.tables, layer.projections)
+        super().__init__(lookup[:3], options, self.layout, blocks)
 
 
 def damaged_order() -> IndexError:
@@ -225,11 +260,13 @@ def samples_of(offsets: Tensor, batch: int) -> np.ndarray:
     return np.repeat(samples, np.diff(offsets.numpy()))
 
 
-def require_shape(tensor: Tensor, name: str, shape: tuple[int, ...]) -> None:
+def require_shape(
+    tensor: Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> None:
     """Refuse a tensor that is not as large as what the kernels will read of it."""
     if tuple(tensor.shape) != shape:
         raise RuntimeError(
             f"{name} has shape {tuple(tensor.shape)} where {shape} is needed: was its data replaced?"
         )
-    assert tensor.dtype is torch.float32
+    assert tensor.dtype is dtype
     assert tensor.is_contiguous()

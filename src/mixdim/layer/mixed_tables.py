@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -16,13 +16,15 @@ from torch import Tensor, nn
 
 from mixdim.data_parallel import refuse_plain_data_parallel
 from mixdim.initialisation import Init, check_init
-from mixdim.kernels.structs import LayerArguments
+from mixdim.kernels.rounded_lookup import rounded_lookup
+from mixdim.kernels.structs import LayerArguments, LayerOptions
 from mixdim.layer.bags import Pooling, check_pooling
 from mixdim.layer.indices import Indices
 from mixdim.layer.kernel_part import KernelPart
 from mixdim.layer.lookup import Tables
 from mixdim.layer.packing import pack
 from mixdim.layer.paths import takes_kernels
+from mixdim.layer.rounded_part import RoundedPart
 from mixdim.layer.routing import Routing
 from mixdim.planning.plan import Plan
 
@@ -307,6 +309,23 @@ class MixedTables(nn.Module):
             sparse=self.sparse,
             layout=part.layout,
         )
+
+    @cached_property
+    def rounded_part(self) -> RoundedPart:
+        """What one kernel reads of a layer with rounded blocks."""
+        return RoundedPart(self.packing, self.routing.order_starts)
+
+    def rounded_tensors(self) -> list[Tensor]:
+        """The tensors that `rounded_part` needs, in its order."""
+        return [getattr(self, needed.name) for needed in self.rounded_part.layout.needed]
+
+    def look_up_rounded(
+        self, ids: Tensor, offsets: Tensor | None = None, row_weights: Tensor | None = None
+    ) -> Tensor:
+        """Look up or sum by the kernel of rounded blocks: -> (B, F, base_dim)."""
+        options = LayerOptions(self.rank_of_id, self.base_dim, self.padding_id, self.routing.names)
+        tensors = self.rounded_tensors()
+        return rounded_lookup((ids, offsets, row_weights), options, self.rounded_part.layout, tensors)
 
     def projection_rows(self) -> Tensor:
         """The projections of all blocks one below the other; the identity for a block of full width."""

@@ -40,8 +40,32 @@ def takes_kernels(layer: MixedTables, ids: Tensor, row_weights: Tensor | None = 
     )
 
 
+def takes_rounded_kernel(layer: MixedTables, ids: Tensor, row_weights: Tensor | None = None) -> bool:
+    """Whether one kernel can look up all these ids, some or all of them in rounded blocks."""
+    if not kernels.available() or torch.compiler.is_compiling() or kernels.exporting():
+        return False
+    if not layer.rounded_part.is_all:
+        return False
+    tensors, needed = layer.rounded_tensors(), layer.rounded_part.layout.needed
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False  # a shared row beside rounded ones may be trained
+    return (
+        type(ids) is Tensor
+        and ids.dtype in (torch.int32, torch.int64)
+        and ids.is_cpu
+        and all(
+            tensor.dtype is one.dtype and tensor.is_cpu and tensor.is_contiguous()
+            for tensor, one in zip(tensors, needed, strict=True)
+        )
+        and (row_weights is None or not row_weights.requires_grad)
+        and (layer.rank_of_id is None or layer.rank_of_id.dtype == torch.int32)
+    )
+
+
 def look_up(layer: MixedTables, ids: Tensor) -> Tensor:
     """Look up single ids: (B, F) -> (B, F, base_dim)."""
+    if takes_rounded_kernel(layer, ids):
+        return layer.look_up_rounded(ids)
     by_kernels, part = takes_kernels(layer, ids), layer.kernel_part
     if by_kernels and part.is_all:
         return kernel_lookup(ids, None, None, layer.kernel_arguments())
@@ -85,10 +109,12 @@ def look_up_bags(
 
 def _sum_bags(layer: MixedTables, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
     """Look up and add up bags of ids: -> (B, F, base_dim)."""
+    weights_of_kernels = None if weights is None else weights.to(torch.float32)
+    if takes_rounded_kernel(layer, values, weights):
+        return layer.look_up_rounded(values, offsets, weights_of_kernels)
     by_kernels, part = takes_kernels(layer, values, weights), layer.kernel_part
     if by_kernels and part.is_all:
-        weights = None if weights is None else weights.to(torch.float32)
-        return kernel_lookup(values, offsets, weights, layer.kernel_arguments())
+        return kernel_lookup(values, offsets, weights_of_kernels, layer.kernel_arguments())
     bags = unroll_bags(values, offsets, weights, layer.num_features)
     rows = layer.routing.bags_of_rows(bags, layer.rank_of_id)
     if not by_kernels:

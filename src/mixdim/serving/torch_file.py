@@ -22,6 +22,8 @@ from mixdim.models import DLRM, WithFirstOrder
 from mixdim.serving.models import Asked, feature_rows
 
 ABOUT = "mixdim.json"  # the file in the archive that says what it is
+# What PyTorch notes about the source of each operator: half of a small file, and paths of this machine.
+OF_THE_SOURCE = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack")
 EXAMPLES = 4  # samples to trace with: of one sample, PyTorch would make a graph of its own
 
 
@@ -37,7 +39,11 @@ def traced(model: nn.Module, asked: Asked) -> torch.export.ExportedProgram:
     with to_trace(model):
         wrapped = TensorModel(model, asked).eval()
         inputs, shapes = wrapped.example()
-        return torch.export.export(wrapped, inputs, dynamic_shapes=(shapes,))
+        program = torch.export.export(wrapped, inputs, dynamic_shapes=(shapes,))
+    for node in program.graph.nodes:
+        for name in OF_THE_SOURCE:
+            node.meta.pop(name, None)
+    return program
 
 
 class TensorModel(nn.Module):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from torch import nn
 
 import mixdim
 from mixdim.data import Dataset
@@ -20,8 +21,10 @@ from mixdim.experiments.runs.config import read_config
 from mixdim.experiments.runs.folder import CONFIG
 from mixdim.experiments.runs.trained import OpenedRun, check_rows, open_for
 from mixdim.files import follow_links, write_atomically, written_atomically
+from mixdim.layer.mixed_tables import MixedTables
 from mixdim.serving.exporting import export
 from mixdim.serving.session import ServedModel, inputs_of
+from mixdim.storages import Narrow, Quantised
 from mixdim.training.evaluation import Outputs, Progress, outputs_of
 from mixdim.training.tasks import task_of
 
@@ -96,6 +99,13 @@ def export_run(
             },
         )
     return opened, dataset
+
+
+def kept_as_they_are(model: nn.Module) -> list[str]:
+    """The kinds of storages of a model that are not rounded when it is."""
+    layers = [module for module in model.modules() if isinstance(module, MixedTables)]
+    storages = (block.storage for layer in layers for block in layer.plan.blocks)
+    return sorted({s.kind for s in storages if not isinstance(s, Narrow | Quantised)})
 
 
 def vocabularies(dataset: Dataset) -> dict[str, Any]:

@@ -21,8 +21,10 @@ from mixdim.arguments import whole_number
 from mixdim.data import Batch, Dataset
 from mixdim.data.folder import SPLITS
 from mixdim.experiments.runs.exported import (
+    FLOAT32,
     Predict,
     export_run,
+    kept_as_they_are,
     losses,
     open_to_export,
     vocabulary_path,
@@ -59,6 +61,8 @@ def export_and_measure(
     opened, dataset = export_run(run, out, **options)
     for path in (*files_of(out), vocabulary_path(out)):
         echo(f"{path}: {format_bytes(path.stat().st_size)}")
+    if (options.get("quantise") or FLOAT32) != FLOAT32 and (others := kept_as_they_are(opened.model)):
+        echo(f"not rounded: tables stored as {', '.join(others)}; only narrow ones are")
     format = options.get("format") or out.suffix.removeprefix(".")
     predict = pt2_opener(out, dataset) if format == "pt2" else onnx_opener(out)
     if dataset.splits[split][1] > dataset.splits[split][0]:

@@ -1,0 +1,156 @@
+"""A layer with rounded blocks in one kernel, against plain PyTorch."""
+
+import pytest
+import torch
+from both_paths import assert_same_results, plain_path
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mixdim
+from mixdim import Narrow, Quantised
+from mixdim.layer.paths import takes_rounded_kernel
+from strategies import drawn_layer, examples, feature_arguments, quiet_plan, random_bags, random_ids
+
+pytestmark = pytest.mark.skipif(not mixdim.kernels.available(), reason="no kernels")
+
+# Decoded numbers have the same bits; products with a projection and sums are in another order.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+@st.composite
+def layers(draw):
+    """Layers whose blocks are rounded to any widths, or not: with bands, orders and padding."""
+    plan = quiet_plan(
+        **draw(feature_arguments(most_features=4, most_rows=80)),
+        temperature=draw(st.sampled_from([0.0, 0.3, 0.6])),
+        base_dim=draw(st.one_of(st.integers(1, 20), st.sampled_from([33, 64, 70]))),
+    )
+    for feature in plan.features:
+        for band in range(len(feature.blocks)):
+            dim = draw(st.sampled_from([plan.base_dim, draw(st.integers(1, plan.base_dim))]))
+            rounded = st.builds(Quantised, st.just(dim), st.sampled_from([8, 4]))
+            if storage := draw(st.one_of(rounded, rounded, st.sampled_from([None, Narrow(0)]))):
+                plan = plan.with_storage(feature.name, storage, band=band)
+    if not any(isinstance(block.storage, Quantised) for block in plan.blocks):
+        plan = plan.with_storage(plan.features[-1].name, Quantised(1), band=0)
+    return drawn_layer(draw, plan)
+
+
+def with_padding(ids, layer, generator):
+    if layer.padding_id is not None:
+        ids[torch.rand(ids.shape, generator=generator) < 0.2] = layer.padding_id
+    return ids
+
+
+@settings(max_examples=examples(60))
+@given(layers(), st.sampled_from([0, 1, 47, 48, 49, 130]), st.integers(0, 1000), st.booleans())
+def test_single_ids_give_the_same_as_plain_pytorch(layer, batch, seed, wide_ids):
+    generator = torch.Generator().manual_seed(seed)
+    ids = random_ids(layer.plan, batch, generator, torch.int64 if wide_ids else torch.int32)
+    ids = with_padding(ids, layer, generator)
+    with torch.no_grad():
+        assert takes_rounded_kernel(layer, ids)
+        assert_same_results(lambda: layer(ids), [], torch.zeros(0), **CLOSE)
+        assert torch.equal(layer(ids.t().contiguous().t()), layer(ids))
+
+
+@settings(max_examples=examples(60))
+@given(layers(), st.sampled_from([0, 1, 49, 60]), st.integers(0, 1000), st.booleans())
+def test_bags_give_the_same_as_plain_pytorch(layer, batch, seed, weighted):
+    generator = torch.Generator().manual_seed(seed)
+    values, offsets, _ = random_bags(layer.plan, batch, generator)
+    values = with_padding(values, layer, generator)
+    weights = torch.randn(len(values), generator=generator) if weighted else None
+    with torch.no_grad():
+        assert takes_rounded_kernel(layer, values, weights)
+        assert_same_results(lambda: layer.bags(values, offsets, weights), [], torch.zeros(0), **CLOSE)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("dim", [1, 7, 8, 31, 32, 33, 64, 65, 200])
+def test_a_row_of_full_width_has_the_bits_of_its_codes_times_its_scales(dim, bits):
+    plan = mixdim.plan({"a": 90, "b": 70}, temperature=0, base_dim=dim).quantised(bits)
+    layer = mixdim.FeatureEmbeddings(plan)
+    ids = random_ids(plan, 130, torch.Generator().manual_seed(0))
+    assert takes_rounded_kernel(layer, ids)
+    with plain_path():
+        expected = layer(ids)
+    assert torch.equal(layer(ids), expected)
+
+
+def small_layer(**options):
+    counts = {"item": [1, 40, 3, 20, 2, 2, 1, 0, 10, 1]}
+    plan = mixdim.plan(
+        {"day": 3, "item": 10, "user": 90},
+        counts=counts,
+        bands={"item": 4},
+        temperature=0.4,
+        base_dim=16,
+    )
+    return mixdim.FeatureEmbeddings(plan, **options).quantised()
+
+
+@pytest.mark.parametrize("bad", [-1, 10, 2**31, 2**40, -(2**63)])
+def test_a_bad_id_raises_the_same_error_on_both_paths(bad):
+    layer = small_layer()
+    ids = torch.zeros(100, 3, dtype=torch.int64)
+    ids[70, 1] = ids[80, 1] = bad
+    values, offsets = torch.tensor([0, 1, bad, 5]), torch.tensor([0, 1, 3, 4])
+    for call in (lambda: layer(ids), lambda: layer.bags(values, offsets)):
+        with pytest.raises(IndexError) as by_kernel:
+            call()
+        with plain_path(), pytest.raises(IndexError) as by_pytorch:
+            call()
+        assert str(by_kernel.value) == str(by_pytorch.value)
+
+
+def test_a_damaged_order_is_an_error_and_never_a_row_outside_of_the_table():
+    layer = small_layer(order={"item": list(range(9, -1, -1))})
+    layer.rank_of_id.fill_(2**30)
+    with pytest.raises(IndexError, match="rank_of_id"):
+        layer(torch.zeros(2, 3, dtype=torch.int64))
+    layer.rank_of_id = layer.rank_of_id[:4].clone()
+    with pytest.raises(RuntimeError, match="rank_of_id has 4 entries where this layer needs 10"):
+        layer(torch.zeros(2, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", ["codes", "scales", "projection"])
+def test_tensors_of_another_size_are_refused_and_never_read(name):
+    layer = small_layer()
+    names = [full for full, _ in layer.named_buffers() if full.startswith(name)]
+    assert names
+    for full in names:
+        whole = layer.get_buffer(full)
+        setattr(layer, full, whole[:-1].clone())
+        with pytest.raises(RuntimeError, match=f"{full} has shape .* was its data replaced"):
+            layer(torch.zeros(2, 3, dtype=torch.int64))
+        setattr(layer, full, whole)
+
+
+def test_what_the_kernel_does_not_know_takes_the_plain_path():
+    layer, ids = small_layer(), torch.zeros(2, 3, dtype=torch.int64)
+    expected = layer(ids)
+    assert takes_rounded_kernel(layer, ids)
+    assert not takes_rounded_kernel(layer, ids.to(torch.int16))
+    (name,) = [full for full, _ in layer.named_buffers() if full.startswith("projection")][:1]
+    turned = layer.get_buffer(name).transpose(1, 2).contiguous().transpose(1, 2)
+    setattr(layer, name, turned)
+    assert not takes_rounded_kernel(layer, ids)
+    torch.testing.assert_close(layer(ids), expected)
+    narrow = mixdim.FeatureEmbeddings(mixdim.plan([3, 4, 5], temperature=0, base_dim=4))
+    hashed = layer.plan.with_storage("user", mixdim.Hashed(4, 9))
+    assert not takes_rounded_kernel(mixdim.FeatureEmbeddings(hashed), ids)
+    assert not takes_rounded_kernel(narrow, ids)
+
+
+def test_a_float32_block_beside_rounded_ones_gets_its_gradient():
+    plan = mixdim.plan({"a": 20, "b": 30}, temperature=0, base_dim=4)
+    plan = plan.with_storage("a", Quantised(2)).with_storage("b", Narrow(0))
+    layer = mixdim.FeatureEmbeddings(plan)
+    ids = random_ids(plan, 50, torch.Generator().manual_seed(0))
+    assert not takes_rounded_kernel(layer, ids)
+    layer(ids)[:, 1].sum().backward()
+    (shared,) = layer.parameters()
+    assert torch.equal(shared.grad, torch.full_like(shared, 50))
+    with torch.no_grad():
+        assert takes_rounded_kernel(layer, ids)
