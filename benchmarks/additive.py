@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], list[dict[str, Any]]]] = {
     "ratings": (
         write_ratings,
         {"target": "rating", "task": "rating", "categorical": ["user", "book"]},
-        [{}, {"fitted_biases": False}, {"preset": "paper-cf"}],
+        [{}, {"from_baseline": False}, {"preset": "paper-cf"}],
     ),
     "clicks": (
         write_clicks,
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], list[dict[str, Any]]]] = {
             "categorical": ["site", "place"],
             "dense": ["price", "temperature", "constant", "huge"],
         },
-        [{}, {"preset": "clicks"}],
+        [{}, {"from_baseline": False}, {"preset": "clicks"}],
     ),
 }
 

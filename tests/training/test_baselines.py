@@ -18,7 +18,7 @@ from mixdim.data import Dataset
 from mixdim.data.prepare import prepare_table
 from mixdim.training import baselines, first_order
 from mixdim.training.baselines import Rows, baselines_of, fit_biases
-from mixdim.training.first_order import OPTIONS, Limited, measure_logistic
+from mixdim.training.first_order import OPTIONS, Limited, fit_logistic
 from mixdim.training.tasks import task_of
 from training_data import clicks, clicks_with_bags, ratings
 
@@ -158,7 +158,7 @@ class _OfTraining:
 def test_logistic_regression_with_bags_and_dense_columns_comes_to_the_optimum(monkeypatch):
     options = replace(OPTIONS, epochs=400, patience=None, lr=0.02)
     monkeypatch.setattr(first_order, "BATCHES", 1)
-    found = measure_logistic(_OfTraining(clicks_with_bags()), 0.0, options=options)
+    found = fit_logistic(_OfTraining(clicks_with_bags()), 0.0, options=options).measured
     optimum = dense_optimum(clicks_with_bags())
     assert optimum - 1e-6 <= found["test"]["log_loss"] <= optimum + 2e-3
     assert optimum < math.log(2) - 0.05  # there was something to learn
@@ -184,10 +184,10 @@ def test_a_logit_is_the_sum_of_the_weights_of_ids_and_the_mean_of_those_of_a_bag
 
 def test_dense_columns_are_standardised_so_their_scale_does_not_matter():
     data = clicks_with_bags()
-    before = measure_logistic(data, 0.0)
+    before = fit_logistic(data, 0.0).measured
     scaled = Limited(data, 70)
     scaled = _Scaled(scaled, torch.tensor([1e6, 1e-3]), torch.tensor([-1e6, 5.0]))
-    assert measure_logistic(scaled, 0.0)["test"]["log_loss"] == pytest.approx(
+    assert fit_logistic(scaled, 0.0).measured["test"]["log_loss"] == pytest.approx(
         before["test"]["log_loss"], rel=1e-3
     )
 
@@ -210,7 +210,7 @@ class _Scaled:
 
 def test_large_data_is_learnt_in_parts_each_epoch_another(monkeypatch):
     monkeypatch.setattr(first_order, "ROWS_AN_EPOCH", 200)
-    assert measure_logistic(clicks(), 0.0)["rows_an_epoch"] == 200
+    assert fit_logistic(clicks(), 0.0).measured["rows_an_epoch"] == 200
     limited, order = Limited(clicks(), 200), {"batch_size": 64, "shuffle": True}
     first, second = (list(limited.batches("train", epoch=epoch, **order)) for epoch in (0, 1))
     assert len(first) == len(limited.batches("train", **order)) == 4
@@ -247,6 +247,6 @@ def test_a_logistic_regression_that_diverges_is_left_out_with_a_word(monkeypatch
     def diverges(*arguments, **options):
         raise FloatingPointError("the loss is nan")
 
-    monkeypatch.setattr(baselines, "measure_logistic", diverges)
+    monkeypatch.setattr(baselines, "fit_logistic", diverges)
     assert list(baselines_of(clicks())) == ["constant"]
     assert "no logistic regression to compare with: the loss is nan" in caplog.text

@@ -64,12 +64,12 @@ def train(
     biases: Annotated[
         bool | None, _option(ABOUT_MODEL, "MF: a number for each user and item.", "--biases/--no-biases")
     ] = None,
-    fitted_biases: Annotated[
+    from_baseline: Annotated[
         bool | None,
         _option(
             ABOUT_MODEL,
-            "MF: biases begin as the shrunken ones of the ratings, not with 0.",
-            "--fitted-biases/--no-fitted-biases",
+            "MF's biases, or DLRM's first-order weights, begin as those of the baseline, not with 0.",
+            "--from-baseline/--no-from-baseline",
         ),
     ] = None,
     mean: Annotated[
@@ -165,7 +165,7 @@ def train(
         "plan": None if plan is None else str(plan),
         "quantise": quantise,
         **{"model": model, "biases": biases, "mean": mean, "init": init, "first_order": first_order},
-        **{"fitted_biases": fitted_biases},
+        "from_baseline": from_baseline,
         **{
             name: _widths(text, name)
             for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))

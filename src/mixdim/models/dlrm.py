@@ -71,6 +71,12 @@ class DLRM(nn.Module):
         """Those of them in the embeddings: tables and projections."""
         return count_trained(self.get_submodule("embeddings"))
 
+    @torch.no_grad()
+    def start_with_zero(self) -> None:
+        """Let every logit begin with 0, by the weights of the last layer: for what is added to it."""
+        for weight in self.top[-1].parameters():
+            weight.zero_()
+
     def forward(self, samples: Samples) -> Tensor:
         """Return the logit of each sample: (batch,).
 

@@ -26,7 +26,8 @@ class WithFirstOrder(nn.Module):
     """output = deep(samples) + constant + weights of ids and numbers.
 
     Numbers are standardised first, for `deep` too, by means and deviations that `standardise_by` sets
-    and the state keeps. All weights begin with 0, so an id that training never has adds nothing.
+    and the state keeps. All weights begin with 0, so an id that training never has adds nothing;
+    whoever has better ones to begin with sets those.
 
     - `deep`: a model of samples, such as `DLRM`.
     - `weights`: the weights of ids, a `mixdim.FeatureEmbeddings` of width 1; its pooling says what the
@@ -60,6 +61,12 @@ class WithFirstOrder(nn.Module):
         """Set what each column of numbers is shifted and divided by."""
         self.means.copy_(means)
         self.deviations.copy_(deviations)
+
+    @torch.no_grad()
+    def start_numbers(self, shift: Tensor, weights: Tensor) -> None:
+        """Let the constant begin higher by `shift`, the weights of numbers with these: (numbers,)."""
+        self.constant.add_(shift)
+        self.dense.copy_(weights[None])
 
     def forward(self, samples: Samples) -> Tensor:
         """Return the output of each sample: (batch,)."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mixdim.training.evaluation import Progress
-from mixdim.training.first_order import measure_logistic
+from mixdim.training.first_order import fit_logistic
 from mixdim.training.inputs import TrainingData, num_rows
 from mixdim.training.tasks import Task, task_of
 
@@ -56,13 +56,19 @@ class Shrunken(NamedTuple):
     train_rows: int
 
 
-def baselines_of(data: BaselineData, *, progress: Progress | None = None) -> Baselines:
+def baselines_of(
+    data: BaselineData,
+    *,
+    logistic: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Baselines:
     """Measure the baselines of a data set: "constant", and "biases" of ratings or "logistic" of clicks.
 
     - constant: the mean rating, or the logit of the share of clicks, in training.
     - biases: see `fit_biases`; the shrinkage is the best of SHRINKAGES in validation. Bags and dense
       columns are left out.
-    - logistic: see `mixdim.training.first_order`; left out, with a word in the log, if it diverges.
+    - logistic: see `mixdim.training.first_order`; what was `measured` of one before may be given. Left
+      out, with a word in the log, if it diverges.
     """
     task = task_of(data.task)
     with_ids = task.name == "rating"
@@ -76,7 +82,7 @@ def baselines_of(data: BaselineData, *, progress: Progress | None = None) -> Bas
     }
     if task.name == "binary":
         try:
-            found["logistic"] = measure_logistic(data, constant, progress=progress)
+            found["logistic"] = logistic or fit_logistic(data, constant, progress=progress).measured
         except FloatingPointError as error:  # no reason to lose the run that it is compared with
             log.warning("no logistic regression to compare with: %s", error)
     elif data.single_valued:

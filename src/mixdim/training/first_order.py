@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class LogisticRegression(nn.Module):
     ) -> None:
         super().__init__()
         first_rows = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-        self.constant, self.first_rows = constant, first_rows
+        self.constant, self.first_rows, self.sizes = constant, first_rows, sizes
         self.weights = nn.EmbeddingBag(sum(sizes.values()), 1, mode="sum", sparse=True)
         self.shift, self.dense = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(len(means)))
         nn.init.zeros_(self.weights.weight)
@@ -60,6 +60,11 @@ class LogisticRegression(nn.Module):
         self.register_buffer("starts", torch.tensor([first_rows[n] for n in single_valued]).long())
         self.register_buffer("means", means)
         self.register_buffer("deviations", deviations)
+
+    def of_ids(self) -> dict[str, Tensor]:
+        """By feature, the weights of its ids: (ids, 1)."""
+        parts = self.weights.weight.detach().split(list(self.sizes.values()))
+        return dict(zip(self.sizes, parts, strict=True))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the logit of each sample: (batch,)."""
@@ -74,13 +79,20 @@ class LogisticRegression(nn.Module):
         return logits
 
 
-def measure_logistic(
+class FittedLogistic(NamedTuple):
+    """A logistic regression, and what it reaches on "validation" and "test", with how it was made."""
+
+    model: LogisticRegression
+    measured: dict[str, Any]
+
+
+def fit_logistic(
     data: TrainingData,
     constant: float,
     *,
     options: TrainingOptions = OPTIONS,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> FittedLogistic:
     """Train it for a few epochs, keep the weights of the best validation, and measure them.
 
     The batches are smaller than in the options if there are few rows.
@@ -99,12 +111,13 @@ def measure_logistic(
             progress("baseline", done, total, note)
 
     fitted = fit(model, limited, options=options, batch_size=batch_size, progress=show)
-    return {
+    measured = {
         "rows_an_epoch": limited.rows,
         "epochs": fitted.epochs_run,
         "validation": _metrics(fitted.validation["best"]),
         "test": _metrics(fitted.test["best"]),
     }
+    return FittedLogistic(model, measured)
 
 
 @dataclass(frozen=True, eq=False)

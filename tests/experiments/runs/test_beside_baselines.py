@@ -5,7 +5,7 @@ import pytest
 
 from method_records import by_method
 from mixdim.experiments.report.page import report_page
-from mixdim.experiments.runs import train
+from mixdim.experiments.runs import beginning, train
 from mixdim.experiments.runs.beside_baselines import (
     baselines_in_words,
     baselines_line,
@@ -15,10 +15,11 @@ from mixdim.experiments.runs.summary import advice_after
 from mixdim.experiments.runs.train import train_run
 from mixdim.experiments.sweeps.measure import AskedRun, known_baselines, train_and_measure
 from mixdim.experiments.sweeps.table import contest_table, sweep_table
+from mixdim.training import baselines
 from mixdim.training.baselines import baselines_of, shrunken_biases
 from report_records import finished
 from small_runs import told
-from training_data import ratings
+from training_data import clicks, clicks_with_bags, ratings, small_config
 
 
 def with_baselines(record, *, constant=1.25, biases=0.83, validation=0.0):
@@ -48,12 +49,43 @@ def test_a_hopeless_model_is_told_so_in_one_line_with_both_numbers(tmp_path):
 
 def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_path):
     for fitted in (True, False):
-        config = told("mf", epochs=1, lr=1e-9, fitted_biases=fitted)
+        config = told("mf", epochs=1, lr=1e-9, from_baseline=fitted)
         tables = train_run(config, tmp_path / str(fitted)).model.biases.values()
         expected = [fitted * biases for biases in shrunken_biases(ratings()).biases]
         for table, biases in zip(tables, expected, strict=True):
             np.testing.assert_allclose(table.weight.detach()[:, 0], biases, atol=1e-6)
     assert max(map(np.ptp, shrunken_biases(ratings()).biases)) > 0.1
+
+
+@pytest.mark.parametrize("data", [clicks, clicks_with_bags])
+def test_dlrm_begins_as_the_logistic_regression_that_it_is_compared_with(data, tmp_path, monkeypatch):
+    fitted = []
+    original = beginning.fit_logistic
+    monkeypatch.setattr(
+        beginning, "fit_logistic", lambda *a, **k: fitted.append(original(*a, **k)) or fitted[-1]
+    )
+    monkeypatch.setattr(baselines, "fit_logistic", None)  # once is enough
+    asked = {"epochs": 1, "lr": 1e-9, "first_order": True, "from_baseline": True}
+    config = small_config("dlrm", data(), **asked)
+    summary = train_run(config, tmp_path / "run").summary
+    [logistic] = fitted
+    assert summary["baselines"]["logistic"] == logistic.measured
+    for split in ("validation", "test"):
+        assert summary[split]["best"]["log_loss"] == pytest.approx(
+            logistic.measured[split]["log_loss"], abs=1e-5
+        )
+    assert max(float(weights.abs().max()) for weights in logistic.model.of_ids().values()) > 0.01
+
+
+def test_a_logistic_regression_that_diverges_leaves_dlrm_to_begin_with_nothing(tmp_path, monkeypatch):
+    def diverges(*_, **__):
+        raise FloatingPointError("the loss is nan")
+
+    monkeypatch.setattr(beginning, "fit_logistic", diverges)
+    config = told("dlrm", epochs=1, lr=1e-9, first_order=True, from_baseline=True)
+    model = train_run(config, tmp_path / "run").model
+    assert all(float(weight.detach().abs().max()) < 1e-6 for weight in model.weights.parameters())
+    assert float(model.deep.top[-1].weight.detach().abs().max()) > 0.01
 
 
 @pytest.mark.parametrize(

@@ -60,25 +60,26 @@ def test_dlrm_is_chosen_narrow_for_few_rows_and_has_first_order_weights_unless_b
     assert method.first_order is False
 
 
-def test_biases_are_fitted_first_by_default_where_the_model_has_them_and_they_are_least_squares():
-    def fitted(task="rating", **told):
-        return RunConfig(base_dim=8, **told).effective(task, train_rows=100).fitted_biases
+def test_a_model_begins_as_its_baseline_by_default_where_it_contains_it():
+    def begins(task="rating", **told):
+        return RunConfig(base_dim=8, **told).effective(task, train_rows=100).from_baseline
 
-    assert fitted() is True
-    assert fitted(model="ncf") is fitted(model="dlrm") is None
+    assert begins() is begins("binary") is True
+    assert begins(model="ncf") is None
     others = (
-        {"preset": "paper-cf"},
         {"biases": False},
         {"mean": False},
         {"task": "binary", "model": "mf"},
+        {"model": "dlrm"},
+        {"task": "binary", "first_order": False},
     )
     for told in others:
-        assert fitted(**told) is False
-    for told in others[1:]:
-        with pytest.raises(ValueError, match="fitted_biases needs mean and biases, and data with"):
-            fitted(**told, fitted_biases=True)
-    with pytest.raises(ValueError, match="fitted_biases is no option of model 'ncf'"):
-        fitted(model="ncf", fitted_biases=True)
+        assert begins(**told) is False
+        with pytest.raises(ValueError, match="from_baseline needs mean and biases of MF and data with"):
+            begins(**told, from_baseline=True)
+    assert begins(preset="paper-cf") is begins("binary", preset="paper-ctr") is False
+    with pytest.raises(ValueError, match="from_baseline is no option of model 'ncf'"):
+        begins(model="ncf", from_baseline=True)
 
 
 def test_an_optimizer_without_weight_decay_goes_without():

@@ -26,7 +26,7 @@ TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 # What the preset "auto" chooses from the data.
 CHOSEN_FROM_DATA = frozenset({
     *("lr", "table_lr", "batch_size", "epochs", "patience", "evaluations_per_epoch", "weight_decay"),
-    *("unknown_dropout", "bottom", "top", "first_order", "fitted_biases"),
+    *("unknown_dropout", "bottom", "top", "first_order", "from_baseline"),
 })  # fmt: skip
 
 
@@ -66,7 +66,7 @@ class RunConfig:
     first_order: bool | None = None  # DLRM: a weight for each id and number beside it
     mean: bool | None = None  # MF and NCF: whether the mean target is added to every score
     biases: bool | None = None  # MF: a number for each user and item
-    fitted_biases: bool | None = None  # MF of ratings: they begin as the baseline's, not with 0
+    from_baseline: bool | None = None  # MF's biases and DLRM's first-order weights begin as its
     tensorboard: bool | None = None
     table_lr: float | None = None  # of embeddings; not said, it is lr
     weight_decay: float | None = None
@@ -125,8 +125,6 @@ class RunConfig:
             own |= model.auto(train_rows)
             if self.method is not None and "first_order" in own:
                 own["first_order"] = False  # methods are compared by the bytes of embeddings alone
-            if not self._can_fit_biases(task):
-                own |= {"fitted_biases": False} if "fitted_biases" in own else {}
         defaults = RunConfig(
             model=model_name,
             temperature=temperature,
@@ -149,13 +147,20 @@ class RunConfig:
             **own,
         )
         found = replace(self.over(defaults), preset=name)
-        if found.fitted_biases and not found._can_fit_biases(task):
-            raise ValueError("fitted_biases needs mean and biases, and data with the task 'rating'")
-        return found
+        if not found.from_baseline or found._contains_baseline(task):
+            return found
+        if self.from_baseline:
+            raise ValueError(
+                "from_baseline needs mean and biases of MF and data with the task 'rating', or "
+                "first_order of DLRM and data with the task 'binary'"
+            )
+        return replace(found, from_baseline=False)
 
-    def _can_fit_biases(self, task: str) -> bool:
-        """Whether the baseline's biases are some of the model: least squares, around the mean."""
-        return task == "rating" and self.mean is not False and self.biases is not False
+    def _contains_baseline(self, task: str) -> bool:
+        """Whether some weights of the model make it the baseline of the task."""
+        if self.model == "mf":
+            return task == "rating" and bool(self.mean) and bool(self.biases)
+        return task == "binary" and bool(self.first_order)
 
     def _refuse_widths(self) -> None:
         """Refuse options that a plan or a method decides."""

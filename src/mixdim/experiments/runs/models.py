@@ -52,8 +52,15 @@ class RunModel:
 
 
 def _dlrm(
-    plan: Plan, given: Given, *, bottom: tuple[int, ...], top: tuple[int, ...], first_order: bool
+    plan: Plan,
+    given: Given,
+    *,
+    bottom: tuple[int, ...],
+    top: tuple[int, ...],
+    first_order: bool,
+    from_baseline: bool,
 ) -> nn.Module:
+    del from_baseline  # see beginning.py: it takes the data
     embeddings = FeatureEmbeddings(plan, sparse=True, **given.drawn)
     model = DLRM(embeddings, num_dense=given.num_dense, bottom=bottom, top=top, **given.drawn)
     if not first_order:
@@ -67,11 +74,11 @@ def _dlrm(
 def _auto_dlrm(train_rows: int) -> dict[str, Any]:
     """Few rows do not feed the paper's wide MLPs."""
     narrow = {"bottom": (64, 32), "top": (64, 32)} if train_rows < MANY_ROWS else {}
-    return {**narrow, "first_order": True}
+    return {**narrow, "first_order": True, "from_baseline": True}
 
 
-def _mf(plan: Plan, given: Given, *, mean: bool, biases: bool, fitted_biases: bool) -> nn.Module:
-    del fitted_biases  # whoever trains it fits them, as that takes the data
+def _mf(plan: Plan, given: Given, *, mean: bool, biases: bool, from_baseline: bool) -> nn.Module:
+    del from_baseline  # see beginning.py: it takes the data
     users, items = _users_and_items(plan, given)
     return MatrixFactorization(users, items, mean=given.mean if mean else None, biases=biases)
 
@@ -99,7 +106,7 @@ PAIRS = "two features of one id each, such as user and item"
 MODELS = {
     "dlrm": RunModel(
         _dlrm,
-        {"bottom": (512, 256, 64), "top": (512, 256), "first_order": False},
+        {"bottom": (512, 256, 64), "top": (512, 256), "first_order": False, "from_baseline": False},
         1,
         _any_data,
         "any features",
@@ -107,11 +114,11 @@ MODELS = {
     ),
     "mf": RunModel(
         _mf,
-        {"mean": True, "biases": True, "fitted_biases": False},
+        {"mean": True, "biases": True, "from_baseline": False},
         8,
         _pairs,
         PAIRS,
-        lambda train_rows: {"fitted_biases": True},
+        lambda train_rows: {"from_baseline": True},
     ),
     "ncf": RunModel(_ncf, {"hidden": (128, 128, 32), "mean": True}, 8, _pairs, PAIRS),
 }

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mixdim.data import Dataset
+from mixdim.experiments.runs.beginning import begin
 from mixdim.experiments.runs.config import RunConfig, read_config
 from mixdim.experiments.runs.folder import (
     CONFIG,
@@ -29,7 +30,7 @@ from mixdim.experiments.runs.summary import read_curve, read_summary, summarise
 from mixdim.experiments.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
 from mixdim.files import write_atomically
 from mixdim.locks import alone_at_work
-from mixdim.models import MatrixFactorization, WithFirstOrder
+from mixdim.models import WithFirstOrder
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.methods import plan_by_method
@@ -37,9 +38,8 @@ from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.training import evaluate, fit
 from mixdim.training.auto import in_words
-from mixdim.training.baselines import Baselines, baselines_of, shrunken_biases
+from mixdim.training.baselines import Baselines, baselines_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
-from mixdim.training.first_order import moments
 from mixdim.training.inputs import num_rows
 from mixdim.training.memory import available_memory
 from mixdim.training.options import AUTO, preset_name
@@ -114,10 +114,7 @@ def train_run(
         torch.manual_seed(options.seed)
         mean = task.constant_output(dataset.mean_target)
         model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
-        if isinstance(model, WithFirstOrder):
-            model.standardise_by(*moments(dataset))
-        if config.fitted_biases and isinstance(model, MatrixFactorization):
-            model.start_biases(*map(torch.from_numpy, shrunken_biases(dataset).biases))
+        logistic = begin(model, dataset, from_baseline=bool(config.from_baseline), progress=progress)
         for line in opening_lines(config, plan, model, dataset):
             echo(line)
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
@@ -132,7 +129,7 @@ def train_run(
         )
         baselines = (known_baselines or {}).get(dataset.fingerprint)
         if baselines is None:
-            baselines = baselines_of(dataset, progress=progress)
+            baselines = baselines_of(dataset, logistic=logistic, progress=progress)
         summary = summarise(config, plan, model, fitted, dataset, baselines)
         if (out / TUNING).is_file():  # also from before a resumption
             summary["tuning"] = json.loads((out / TUNING).read_bytes())
@@ -232,7 +229,9 @@ def opening_lines(config: RunConfig, plan: Plan, model: nn.Module, dataset: Data
     """What is trained and how, of an effective config."""
     lines = [_model_line(config, plan, model)]
     if config.preset == AUTO:
-        lines.append(f"preset auto: {in_words(config.training_options(), num_rows(dataset, 'train'))}")
+        begins = "; begins as its baseline" if config.from_baseline else ""
+        chosen = in_words(config.training_options(), num_rows(dataset, "train"))
+        lines.append(f"preset auto: {chosen}{begins}")
     if config.unknown_dropout:
         lines.append(_unknown_dropout_line(dataset.untrained_unknown))
     return lines

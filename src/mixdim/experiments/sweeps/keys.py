@@ -38,7 +38,7 @@ LATER_OPTIONS: dict[str, Any] = {
     "quantise": None,
     "weight_decay": 0.0,
     "first_order": False,
-    "fitted_biases": False,
+    "from_baseline": False,
     "distributed": None,
 }
 # The names that presets had in the first keys.
