@@ -28,10 +28,10 @@ from mixdim.training.checkpoints import KEPT, CheckpointError
 from mixdim.training.clock import Clock
 from mixdim.training.devices import to_device
 from mixdim.training.evaluation import Progress, check_output, feature_to_slice_by
+from mixdim.training.fitted import Fitted, fitted_of
 from mixdim.training.inputs import Batch, TrainingData, num_rows
 from mixdim.training.journal import Journal
-from mixdim.training.loop import SECONDS_BETWEEN_CHECKPOINTS, DivergedError, Fitted, Stopped
-from mixdim.training.memory import peak_memory
+from mixdim.training.loop import SECONDS_BETWEEN_CHECKPOINTS, DivergedError, Stopped
 from mixdim.training.options import TrainingOptions
 from mixdim.training.resumption import MAY_CHANGE, TrainingState
 from mixdim.training.schedule import Schedule
@@ -194,29 +194,13 @@ class Together:
     def _measured(self) -> Fitted:
         state = self.state
         assert state.best is not None
-        assert state.last is not None
         last = best = self._measure("test")
         if state.best["step"] != state.step:
             load(self.sharded, self.folder / f"best-{state.best['step']:08d}")
             best = self._measure("test")
-        places = {"best": state.best, "last": state.last}
-        test = {
-            name: {"step": places[name]["step"], "epoch": places[name]["epoch"], **metrics}
-            for name, metrics in (("best", best), ("last", last))
-        }
-        self.journal.write(self._record("test", test=test))
-        samples = self.schedule.samples_after(state.step)
-        return Fitted(
-            steps=state.step,
-            epochs_run=math.ceil(self._epoch()),
-            seconds=self.clock.seconds(),
-            samples_per_second=samples / max(state.train_seconds, 1e-9),
-            peak_memory_bytes=peak_memory(),
-            slice_feature=self.slice_by,
-            stopped_early=state.step < self.schedule.total_steps,
-            validation=places,
-            test=test,
-        )
+        fitted = fitted_of(state, self.schedule, self.clock, self.slice_by, best=best, last=last)
+        self.journal.write(self._record("test", test=fitted.test))
+        return fitted
 
     # What is kept, and taken up again.
 

@@ -3,7 +3,8 @@
 from mixdim.training.auto import auto_options
 from mixdim.training.checkpoints import Checkpoint, CheckpointError, Checkpoints
 from mixdim.training.evaluation import evaluate
-from mixdim.training.loop import DivergedError, Fitted, Stopped, fit
+from mixdim.training.fitted import Fitted
+from mixdim.training.loop import DivergedError, Stopped, fit
 from mixdim.training.options import TrainingOptions, preset
 from mixdim.training.resumption import load_weights
 

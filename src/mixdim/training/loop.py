@@ -29,9 +29,9 @@ from mixdim.training.evaluation import (
     evaluate,
     feature_to_slice_by,
 )
+from mixdim.training.fitted import Fitted, fitted_of
 from mixdim.training.inputs import Batch, TrainingData, num_rows
 from mixdim.training.journal import Journal
-from mixdim.training.memory import peak_memory
 from mixdim.training.optimizers import NamedOptimizer
 from mixdim.training.options import TrainingOptions
 from mixdim.training.resumption import (
@@ -59,21 +59,6 @@ class Stopped(Exception):  # noqa: N818  # nothing went wrong
 
 class DivergedError(FloatingPointError):
     """The loss or the weights are not finite any more."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What came out of a run; the model itself holds the best weights."""
-
-    steps: int
-    epochs_run: int
-    seconds: float
-    samples_per_second: float
-    peak_memory_bytes: int
-    slice_feature: str | None
-    stopped_early: bool
-    validation: dict[str, Any]  # "best" and "last", each with metrics, "slices", "step" and "epoch"
-    test: dict[str, Any]
 
 
 def fit(
@@ -302,30 +287,13 @@ class _Run:
     def _measure_test(self, stopped: Callable[[], bool]) -> Fitted:
         state = self.state
         assert state.best is not None
-        assert state.last is not None
-        last = self._measure("test", stopped)
-        best = last
+        last = best = self._measure("test", stopped)
         if state.best["step"] != state.step:
             self.best.load(self.model, state.best["step"])
             best = self._measure("test", stopped)
-        places = {"best": state.best, "last": state.last}
-        test = {
-            name: {"step": places[name]["step"], "epoch": places[name]["epoch"], **metrics}
-            for name, metrics in (("best", best), ("last", last))
-        }
-        self.journal.write(self._record("test", test=test))
-        samples = self.schedule.samples_after(state.step)
-        return Fitted(
-            steps=state.step,
-            epochs_run=math.ceil(self._epoch()),
-            seconds=self.clock.seconds(),
-            samples_per_second=samples / max(state.train_seconds, 1e-9),
-            peak_memory_bytes=peak_memory(),
-            slice_feature=self.slice_by,
-            stopped_early=state.step < self.schedule.total_steps,
-            validation=places,
-            test=test,
-        )
+        fitted = fitted_of(state, self.schedule, self.clock, self.slice_by, best=best, last=last)
+        self.journal.write(self._record("test", test=fitted.test))
+        return fitted
 
     # What is kept, and taken up again.
 
