@@ -61,10 +61,12 @@ def test_dlrm_is_chosen_narrow_for_few_rows_and_has_first_order_weights_unless_b
 
 
 def test_a_model_begins_as_its_baseline_by_default_where_it_contains_it():
-    def begins(task="rating", **told):
-        return RunConfig(base_dim=8, **told).effective(task, train_rows=100).from_baseline
+    def begins(task="rating", num_ids=3, **told):
+        config = RunConfig(base_dim=8, **told)
+        return config.effective(task, train_rows=100, num_ids=num_ids).from_baseline
 
-    assert begins() is begins("binary") is True
+    assert begins() is begins("binary") is begins("binary", num_ids=2) is True
+    assert begins(num_ids=2) is False  # 50 ratings for an id
     assert begins(model="ncf") is None
     others = (
         {"biases": False},

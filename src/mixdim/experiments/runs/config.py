@@ -84,15 +84,24 @@ class RunConfig:
     def effective_for(self, dataset: Dataset) -> RunConfig:
         """Fill in what was not said, for a data set."""
         start, stop = dataset.splits["train"]
-        return self.effective(dataset.task, dataset.untrained_unknown, train_rows=max(1, stop - start))
+        num_ids = sum(map(len, dataset.counts.values()))
+        train_rows = max(1, stop - start)
+        return self.effective(
+            dataset.task, dataset.untrained_unknown, train_rows=train_rows, num_ids=num_ids
+        )
 
     def effective(
-        self, task: str, untrained_unknown: Collection[str] = (), *, train_rows: int | None = None
+        self,
+        task: str,
+        untrained_unknown: Collection[str] = (),
+        *,
+        train_rows: int | None = None,
+        num_ids: int = 0,
     ) -> RunConfig:
         """Fill in what was not said: the preset, and the paper's settings.
 
-        The preset "auto" chooses from the number of `train_rows`, and from `untrained_unknown`, the
-        features of the data whose row for unknown values no training row asks for.
+        The preset "auto" chooses from the numbers of `train_rows` and ids, and from `untrained_unknown`,
+        the features of the data whose row for unknown values no training row asks for.
         """
         model_name = task_of(task).default_model if self.model is None else self.model
         model = model_named(model_name)
@@ -122,7 +131,7 @@ class RunConfig:
                 optimizer=optimizer,
                 lr=self.lr,
             )
-            own |= model.auto(train_rows)
+            own |= model.auto(train_rows, num_ids)
             if self.method is not None and "first_order" in own:
                 own["first_order"] = False  # methods are compared by the bytes of embeddings alone
         defaults = RunConfig(

@@ -37,7 +37,7 @@ class RunModel:
 
     - `build(plan, given, **options)`: make it.
     - `options`: the options of a run that are its own, with their defaults.
-    - `auto(train_rows)`: those of the options that the preset "auto" chooses otherwise.
+    - `auto(train_rows, num_ids)`: those of the options that the preset "auto" chooses otherwise.
     - `bands`: into how many a feature is cut if nothing is said. The paper: one block a feature for
       clicks, 8 to 16 bands for ratings.
     - `reads(dataset)`: whether it can; `takes` says in words what it can.
@@ -48,7 +48,7 @@ class RunModel:
     bands: int
     reads: Callable[[Dataset], bool]
     takes: str
-    auto: Callable[[int], Mapping[str, Any]] = lambda train_rows: {}
+    auto: Callable[[int, int], Mapping[str, Any]] = lambda train_rows, num_ids: {}
 
 
 def _dlrm(
@@ -71,7 +71,7 @@ def _dlrm(
     return WithFirstOrder(model, weights, num_dense=given.num_dense, constant=given.mean)
 
 
-def _auto_dlrm(train_rows: int) -> dict[str, Any]:
+def _auto_dlrm(train_rows: int, num_ids: int) -> dict[str, Any]:
     """Few rows do not feed the paper's wide MLPs."""
     narrow = {"bottom": (64, 32), "top": (64, 32)} if train_rows < MANY_ROWS else {}
     return {**narrow, "first_order": True, "from_baseline": True}
@@ -81,6 +81,11 @@ def _mf(plan: Plan, given: Given, *, mean: bool, biases: bool, from_baseline: bo
     del from_baseline  # see beginning.py: it takes the data
     users, items = _users_and_items(plan, given)
     return MatrixFactorization(users, items, mean=given.mean if mean else None, biases=biases)
+
+
+def _auto_mf(train_rows: int, num_ids: int) -> dict[str, Any]:
+    """Where ids are rare, steps from 0 do not get to their biases before the vectors overfit."""
+    return {"from_baseline": train_rows < RATINGS_ENOUGH * num_ids}
 
 
 def _ncf(plan: Plan, given: Given, *, hidden: tuple[int, ...], mean: bool) -> nn.Module:
@@ -102,6 +107,7 @@ def _pairs(dataset: Dataset) -> bool:
 
 
 MANY_ROWS = 10_000_000  # from here on, DLRM's MLPs are as wide as the paper's
+RATINGS_ENOUGH = 50  # for an id, on average: with so many, MF learns better from 0
 PAIRS = "two features of one id each, such as user and item"
 MODELS = {
     "dlrm": RunModel(
@@ -118,7 +124,7 @@ MODELS = {
         8,
         _pairs,
         PAIRS,
-        lambda train_rows: {"from_baseline": True},
+        _auto_mf,
     ),
     "ncf": RunModel(_ncf, {"hidden": (128, 128, 32), "mean": True}, 8, _pairs, PAIRS),
 }
