@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -24,6 +23,7 @@ from mixdim.distributed.quiet import quiet
 from mixdim.distributed.sharded import Sharded
 from mixdim.distributed.stored import newest_step
 from mixdim.distributed.telling import any_says, broadcast_text, summed
+from mixdim.training.account import Account
 from mixdim.training.checkpoints import KEPT, CheckpointError
 from mixdim.training.clock import Clock
 from mixdim.training.devices import to_device
@@ -82,11 +82,16 @@ class Together:
         self.schedule = Schedule(num_rows(self.data, "train"), self.options)
         self.part = (self.group.rank, self.group.world)
         self.journal = Journal(self.out / "metrics.jsonl" if self.group.rank == 0 else None)
-        self.folder, self.clock = self.out / "checkpoint", Clock(0.0)
+        self.folder = self.out / "checkpoint"
+        self._start_clock()
+
+    def _start_clock(self) -> None:
+        self.clock = Clock(self.state.seconds)
+        self.account = Account(self.journal, self.schedule, self.clock, self.progress)
 
     def to_the_end(self, stopped: Callable[[], bool]) -> Fitted:
         """Train, measure, and leave the best weights in the model."""
-        self.clock = Clock(self.state.seconds)
+        self._start_clock()
         state, total = self.state, self.schedule.total_steps
         self.sharded.model.train()
         parted = Parted(self.data, self.part)
@@ -123,7 +128,7 @@ class Together:
         self.sharded.step()
         self.state.losses.append(mean)
         self.state.step += 1
-        self._tell(mean)
+        self.account.tell(self.state, mean)
         self.state.train_seconds += time.perf_counter() - start
         return mean
 
@@ -137,25 +142,6 @@ class Together:
         mean = self.task.loss(output[counted], target[counted])
         return mean * (here * self.group.world / samples)
 
-    def _tell(self, loss: float) -> None:
-        step, rows = self.state.step, self.schedule.rows
-        if self.progress is not None:
-            epoch, _ = self.schedule.place_after(step - 1)
-            done = min(self.schedule.samples_after(step), (epoch + 1) * rows)
-            note = f"epoch {epoch + 1}/{self.options.epochs}, loss {loss:.4f}"
-            self.progress("training", done, self.options.epochs * rows, note)
-        if step % self.schedule.journal_every == 0:
-            mean = statistics.fmean(self.state.losses)
-            self.state.losses.clear()
-            self.journal.write(self._record("train", loss=mean))
-
-    def _record(self, kind: str, **facts: Any) -> dict[str, Any]:
-        times = {"seconds": self.clock.seconds(), "train_seconds": self.state.train_seconds}
-        return {"kind": kind, "step": self.state.step, "epoch": self._epoch(), **facts, **times}
-
-    def _epoch(self) -> float:
-        return self.state.step / self.schedule.steps_per_epoch
-
     def _diverged(self, what: str) -> DivergedError:
         return DivergedError(
             f"training diverged after step {self.state.step}: {what}. "
@@ -165,17 +151,12 @@ class Together:
     # Measuring.
 
     def _evaluate(self) -> None:
-        state, objective = self.state, self.task.objective
         metrics = self._measure("validation")
-        state.last = {"step": state.step, "epoch": self._epoch(), **metrics}
-        state.evaluated_step = state.step
-        self.journal.write(self._record("validation", validation=metrics))
-        best = None if state.best is None else state.best[objective]
-        if metrics[objective] is None or best is None or metrics[objective] < best:
-            state.best, state.stale = state.last, 0
+        epoch = self.schedule.epochs_after(self.state.step)
+        is_best = self.state.take_evaluation(metrics, epoch=epoch, objective=self.task.objective)
+        self.account.write(self.state, "validation", validation=metrics)
+        if is_best:
             self._save("best")
-        else:
-            state.stale += 1
 
     def _measure(self, split: str) -> dict[str, Any]:
         try:
@@ -199,7 +180,7 @@ class Together:
             load(self.sharded, self.folder / f"best-{state.best['step']:08d}")
             best = self._measure("test")
         fitted = fitted_of(state, self.schedule, self.clock, self.slice_by, best=best, last=last)
-        self.journal.write(self._record("test", test=fitted.test))
+        self.account.write(state, "test", test=fitted.test)
         return fitted
 
     # What is kept, and taken up again.

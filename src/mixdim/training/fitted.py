@@ -47,7 +47,7 @@ def fitted_of(
     }
     return Fitted(
         steps=state.step,
-        epochs_run=math.ceil(state.step / schedule.steps_per_epoch),
+        epochs_run=math.ceil(schedule.epochs_after(state.step)),
         seconds=clock.seconds(),
         samples_per_second=schedule.samples_after(state.step) / max(state.train_seconds, 1e-9),
         peak_memory_bytes=peak_memory(),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, nullcontext
@@ -18,6 +17,7 @@ from typing import Any
 from torch import nn
 from torch.autograd import backward
 
+from mixdim.training.account import Account
 from mixdim.training.auto import auto_options
 from mixdim.training.checkpoints import Checkpoints
 from mixdim.training.clock import Clock
@@ -162,6 +162,7 @@ class _Run:
     def finish(self) -> Fitted:
         """Train to the end, measure, and leave the best weights in the model."""
         self.clock = Clock(self.state.seconds)
+        self.account = Account(self.journal, self.schedule, self.clock, self.progress)
         if self.out is None:
             return self._to_the_end(lambda: False)
         with StopRequests() as stopped:
@@ -211,28 +212,8 @@ class _Run:
             raise self._diverged(str(error)) from None
         self.optimizer.zero_grad()
         self.state.step += 1
-        self._tell(self.state.losses[-1])
+        self.account.tell(self.state, self.state.losses[-1])
         self.state.train_seconds += time.perf_counter() - start
-
-    def _tell(self, loss: float) -> None:
-        """Show progress, and now and then write the mean loss into the journal."""
-        step, rows = self.state.step, self.schedule.rows
-        if self.progress is not None:
-            epoch, _ = self.schedule.place_after(step - 1)
-            done = min(self.schedule.samples_after(step), (epoch + 1) * rows)
-            note = f"epoch {epoch + 1}/{self.options.epochs}, loss {loss:.4f}"
-            self.progress("training", done, self.options.epochs * rows, note)
-        if step % self.schedule.journal_every == 0:
-            mean = statistics.fmean(self.state.losses)
-            self.state.losses.clear()
-            self.journal.write(self._record("train", loss=mean))
-
-    def _record(self, kind: str, **facts: Any) -> dict[str, Any]:
-        times = {"seconds": self.clock.seconds(), "train_seconds": self.state.train_seconds}
-        return {"kind": kind, "step": self.state.step, "epoch": self._epoch(), **facts, **times}
-
-    def _epoch(self) -> float:
-        return self.state.step / self.schedule.steps_per_epoch
 
     def _diverged(self, what: str) -> DivergedError:
         good = (
@@ -253,22 +234,17 @@ class _Run:
 
     def _evaluate(self, stopped: Callable[[], bool]) -> None:
         """Measure the validation split; keep the weights if they are the best so far."""
-        state = self.state
+        state, objective = self.state, self.task.objective
         metrics = self._measure("validation", stopped)
-        state.last = {"step": state.step, "epoch": self._epoch(), **metrics}
-        state.evaluated_step, self.saved_step = state.step, None
-        self.journal.write(self._record("validation", validation=metrics))
-        objective = self.task.objective
-        value = metrics[objective]
-        log.info("step %d: validation %s %s", state.step, objective, value)
-        best = None if state.best is None else state.best[objective]
-        if value is None or best is None or value < best:
-            state.best, state.stale = state.last, 0
+        epoch = self.schedule.epochs_after(state.step)
+        is_best = state.take_evaluation(metrics, epoch=epoch, objective=objective)
+        self.saved_step = None
+        self.account.write(state, "validation", validation=metrics)
+        log.info("step %d: validation %s %s", state.step, objective, metrics[objective])
+        if is_best:
             if self.out is not None:
                 self._check_weights()
             self.best.keep(self.model, state)
-        else:
-            state.stale += 1
 
     def _measure(self, split: str, stopped: Callable[[], bool]) -> dict[str, Any]:
         try:
@@ -292,7 +268,7 @@ class _Run:
             self.best.load(self.model, state.best["step"])
             best = self._measure("test", stopped)
         fitted = fitted_of(state, self.schedule, self.clock, self.slice_by, best=best, last=last)
-        self.journal.write(self._record("test", test=fitted.test))
+        self.account.write(state, "test", test=fitted.test)
         return fitted
 
     # What is kept, and taken up again.

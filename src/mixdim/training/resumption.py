@@ -43,6 +43,17 @@ class TrainingState:
     journal_length: int = 0
     losses: list[float] = field(default_factory=list)  # since the last line of the journal
 
+    def take_evaluation(self, metrics: Mapping[str, Any], *, epoch: float, objective: str) -> bool:
+        """Note what the validation split says now; returns whether it is the best so far."""
+        self.last = {"step": self.step, "epoch": epoch, **metrics}
+        self.evaluated_step = self.step
+        value, best = metrics[objective], None if self.best is None else self.best[objective]
+        is_best = value is None or best is None or value < best
+        if is_best:
+            self.best = self.last
+        self.stale = 0 if is_best else self.stale + 1
+        return is_best
+
 
 def save_everything(
     checkpoints: Checkpoints,

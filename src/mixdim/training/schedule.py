@@ -58,6 +58,10 @@ class Schedule:
         """The epoch of the next batch, and its position in the epoch."""
         return divmod(step, self.steps_per_epoch)
 
+    def epochs_after(self, step: int) -> float:
+        """Epochs done; a begun one counts in part."""
+        return step / self.steps_per_epoch
+
     def batches(self, data: TrainingData, *, after: int) -> Generator[Batch, None, None]:
         """The batches of the steps after this one, epoch after epoch, without end."""
         first, position = self.place_after(after)
