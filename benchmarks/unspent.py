@@ -24,7 +24,7 @@ def unspent(dataset: Dataset, rounding: str, width: int, temperature: float) -> 
         temperature=temperature,
         budget=f"width:{width}",
         bands=8 if dataset.task == "rating" else 1,
-        rounding=rounding,  # type: ignore[arg-type]
+        rounding=rounding,  # type: ignore[arg-type]  # plan() checks it
     )
     return 1 - plan.num_parameters / (width * plan.num_rows)
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from both_paths import assert_same_results, plain_path, threads
+from both_paths import BAD_IDS, assert_same_error, assert_same_results, plain_path, threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,19 +107,9 @@ def test_a_gradient_is_read_wherever_its_samples_are(num_features):
         assert_same_results(function, list(layer.parameters()), pull, **CLOSE)
 
 
-@pytest.mark.parametrize("bad", [-1, 10, 2**31, 2**40, -(2**40)])
+@pytest.mark.parametrize("bad", BAD_IDS)
 def test_a_bad_id_raises_the_same_error_on_both_paths(bad):
-    layer = small_layer()
-    ids = torch.zeros(100, 3, dtype=torch.int64)
-    ids[70, 1] = ids[80, 1] = bad
-    values, offsets = torch.tensor([0, 1, bad, 5]), torch.tensor([0, 1, 3, 4])
-    for call in (lambda: layer(ids), lambda: layer.bags(values, offsets)):
-        with pytest.raises(IndexError) as by_kernel:
-            call()
-        with plain_path(), pytest.raises(IndexError) as by_pytorch:
-            call()
-        assert str(by_kernel.value) == str(by_pytorch.value)
-        assert f"id {bad} of feature 'item'" in str(by_kernel.value)
+    assert_same_error(small_layer(), bad)
 
 
 def test_a_damaged_order_is_an_error_and_never_a_row_outside_of_the_table():

@@ -42,6 +42,6 @@ def width_bytes(size: int, width: int, itemsize: int, bits: int | None) -> np.nd
     if bits is None:
         return (cost.parameters * itemsize).astype(np.int64)
     values = size * dims
-    rounded = code_bytes(values, bits) + num_groups(values, bits) * SCALES.itemsize  # type: ignore[arg-type]
+    rounded = code_bytes(values, bits) + num_groups(values, bits) * SCALES.itemsize  # type: ignore[arg-type]  # arrays too
     held = rounded + (cost.projection * torch.float32.itemsize).astype(np.int64)
     return np.where(dims > 0, held, width * itemsize)

@@ -59,7 +59,7 @@ def tables_of(model: Any) -> list[ModelTable]:
         raise WrongTypeError("model must be the module itself: give model.module, then wrap it anew")
     if isinstance(model, ScriptModule):
         raise WrongTypeError("model must be in Python, not TorchScript: give the one it was made from")
-    names: dict[nn.Module, list[str]] = defaultdict(list)
+    names: dict[nn.Embedding | nn.EmbeddingBag, list[str]] = defaultdict(list)
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             names[module].append(name)
@@ -67,7 +67,7 @@ def tables_of(model: Any) -> list[ModelTable]:
         raise ValueError(
             f"model must have an nn.Embedding or nn.EmbeddingBag, {type(model).__name__} has none"
         )
-    return [ModelTable(tuple(own), module) for module, own in names.items()]  # type: ignore[arg-type]
+    return [ModelTable(tuple(own), module) for module, own in names.items()]
 
 
 def by_any_name(tables: list[ModelTable], given: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -100,7 +100,8 @@ def _check_has_values(model: nn.Module) -> None:
 
 
 def _described(table: ModelTable) -> dict[str, Any]:
-    small: CompressedTable = table.module.table  # type: ignore[assignment]
+    small = table.module.table
+    assert isinstance(small, CompressedTable)
     return {
         "names": list(table.names),
         "options": {
@@ -174,7 +175,7 @@ def _read(path: Path) -> Saved:
     try:
         with safe_open(path, framework="pt") as file:
             text, checksum = (file.metadata()[name] for name in ("mixdim", "blake2b"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
         document = json.loads(text)
         version, is_ours = document["version"], document["format"] == FORMAT
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError):

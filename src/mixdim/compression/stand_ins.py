@@ -81,7 +81,7 @@ class _StandIn(nn.Module):
         )
 
 
-class CompressedEmbedding(_StandIn, nn.Embedding):  # type: ignore[override]
+class CompressedEmbedding(_StandIn, nn.Embedding):  # type: ignore[override]  # weight is computed
     """In the place of an nn.Embedding: the same call, and a `weight` that can be read."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class CompressedEmbedding(_StandIn, nn.Embedding):  # type: ignore[override]
         return self.table(input)
 
 
-class CompressedEmbeddingBag(_StandIn, nn.EmbeddingBag):  # type: ignore[override]
+class CompressedEmbeddingBag(_StandIn, nn.EmbeddingBag):  # type: ignore[override]  # weight is computed
     """In the place of an nn.EmbeddingBag: the same call, and a `weight` that can be read."""
 
     mode: Literal["sum", "mean", "max"]

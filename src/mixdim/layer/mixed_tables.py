@@ -10,15 +10,14 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mixdim.data_parallel import refuse_plain_data_parallel
 from mixdim.initialisation import Init, check_init
-from mixdim.kernels.rounded_lookup import rounded_lookup
-from mixdim.kernels.structs import LayerArguments, LayerOptions
+from mixdim.kernels.structs import LayerArguments
 from mixdim.layer.bags import Pooling, check_pooling
+from mixdim.layer.given import as_array, finite_numbers, fitting
 from mixdim.layer.indices import Indices
 from mixdim.layer.kernel_part import KernelPart
 from mixdim.layer.lookup import Tables
@@ -106,7 +105,7 @@ class MixedTables(nn.Module):
         """Hold the ranks of ids; with another order than the plan's, it is that of this layer's plan."""
         ranks = self.routing.ranks_to_hold(self.plan.orders if order is None else order)
         if order is not None:
-            named = tuple((name, _array(ids)) for name, ids in order.items())
+            named = tuple((name, as_array(ids)) for name, ids in order.items())
             self.plan = replace(self.plan, named_orders=named)
         self.register_buffer("rank_of_id", ranks)
         self._place_order()
@@ -193,10 +192,10 @@ class MixedTables(nn.Module):
                     "a layer of the plan before it was quantised, then quantise it"
                 )
             parts = own.of_block(block).parts(block)
-            copies.append(_fitting(parts["table"], table, f"tables[{i}] of feature {feature!r}"))
+            copies.append(fitting(parts["table"], table, f"tables[{i}] of feature {feature!r}"))
             name = f"projections[{i}] of feature {feature!r}"
             if "projection" in parts:
-                copies.append(_fitting(parts["projection"], projection, name))
+                copies.append(fitting(parts["projection"], projection, name))
             elif projection is not None:
                 raise ValueError(f"{name} must be None: the block has the full width {self.base_dim}")
         for target, values in copies:
@@ -212,9 +211,9 @@ class MixedTables(nn.Module):
         """
         number, tables = self.routing.number_of(feature), self.tables()
         rows = self.plan.features[number].rows
-        matrix = _numbers(matrix, (rows, self.base_dim), f"matrix of feature {feature!r}")
+        matrix = finite_numbers(matrix, (rows, self.base_dim), f"matrix of feature {feature!r}")
         weights = torch.ones(rows) if row_weights is None else row_weights
-        weights = _numbers(weights, (rows,), f"row_weights of feature {feature!r}")
+        weights = finite_numbers(weights, (rows,), f"row_weights of feature {feature!r}")
         if bool((weights < 0).any()):
             raise ValueError(f"row_weights of feature {feature!r} must not be negative")
         id_of_rank = self._ranks(torch.arange(rows, device=self._device), number).argsort()
@@ -315,18 +314,6 @@ class MixedTables(nn.Module):
         """What one kernel reads of a layer with rounded blocks."""
         return RoundedPart(self.packing, self.routing.order_starts)
 
-    def rounded_tensors(self) -> list[Tensor]:
-        """The tensors that `rounded_part` needs, in its order."""
-        return [getattr(self, needed.name) for needed in self.rounded_part.layout.needed]
-
-    def look_up_rounded(
-        self, ids: Tensor, offsets: Tensor | None = None, row_weights: Tensor | None = None
-    ) -> Tensor:
-        """Look up or sum by the kernel of rounded blocks: -> (B, F, base_dim)."""
-        options = LayerOptions(self.rank_of_id, self.base_dim, self.padding_id, self.routing.names)
-        tensors = self.rounded_tensors()
-        return rounded_lookup((ids, offsets, row_weights), options, self.rounded_part.layout, tensors)
-
     def projection_rows(self) -> Tensor:
         """The projections of all blocks one below the other; the identity for a block of full width."""
         tables = self.tables()
@@ -389,29 +376,3 @@ class MixedTables(nn.Module):
         self.rank_of_id = order
         self._place_order()
         return self
-
-
-def _fitting(target: Tensor, values: Any, name: str) -> tuple[Tensor, Tensor]:
-    """The target with the values to copy there, if they have its shape."""
-    if values is None:
-        raise ValueError(f"{name} must have shape {tuple(target.shape)}, got None")
-    tensor = torch.as_tensor(values)
-    if tensor.shape != target.shape:
-        raise ValueError(f"{name} must have shape {tuple(target.shape)}, got {tuple(tensor.shape)}")
-    return target, tensor
-
-
-def _array(values: Any) -> np.ndarray:
-    """Numbers in a tensor, an array or a list, as an array."""
-    return values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values)
-
-
-def _numbers(values: Any, shape: tuple[int, ...], name: str) -> Tensor:
-    """Finite float64 numbers of a shape."""
-    array = _array(values)
-    if array.shape != shape or array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must be numbers of shape {shape}, got {array.dtype} {array.shape}")
-    tensor = torch.tensor(array, dtype=torch.float64)
-    if not bool(tensor.isfinite().all()):
-        raise ValueError(f"{name} must be finite")
-    return tensor

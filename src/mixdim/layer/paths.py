@@ -13,6 +13,8 @@ from torch import Tensor
 
 from mixdim import kernels
 from mixdim.kernels.lookup import lookup as kernel_lookup
+from mixdim.kernels.rounded_lookup import rounded_lookup
+from mixdim.kernels.structs import LayerOptions
 from mixdim.layer.bags import Pooling, check_bags, checked_offsets, reduce_bags, unroll_bags
 from mixdim.layer.lookup import lookup, lookup_each, lookup_sum
 
@@ -46,7 +48,7 @@ def takes_rounded_kernel(layer: MixedTables, ids: Tensor, row_weights: Tensor | 
         return False
     if not layer.rounded_part.is_all:
         return False
-    tensors, needed = layer.rounded_tensors(), layer.rounded_part.layout.needed
+    tensors, needed = _rounded_tensors(layer), layer.rounded_part.layout.needed
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False  # a shared row beside rounded ones may be trained
     return (
@@ -62,10 +64,24 @@ def takes_rounded_kernel(layer: MixedTables, ids: Tensor, row_weights: Tensor | 
     )
 
 
+def _rounded_tensors(layer: MixedTables) -> list[Tensor]:
+    """The tensors that the kernel of rounded blocks needs, in its order."""
+    return [getattr(layer, needed.name) for needed in layer.rounded_part.layout.needed]
+
+
+def _look_up_rounded(
+    layer: MixedTables, ids: Tensor, offsets: Tensor | None = None, row_weights: Tensor | None = None
+) -> Tensor:
+    """Look up or sum by the kernel of rounded blocks: -> (B, F, base_dim)."""
+    options = LayerOptions(layer.rank_of_id, layer.base_dim, layer.padding_id, layer.routing.names)
+    tensors, layout = _rounded_tensors(layer), layer.rounded_part.layout
+    return rounded_lookup((ids, offsets, row_weights), options, layout, tensors)
+
+
 def look_up(layer: MixedTables, ids: Tensor) -> Tensor:
     """Look up single ids: (B, F) -> (B, F, base_dim)."""
     if takes_rounded_kernel(layer, ids):
-        return layer.look_up_rounded(ids)
+        return _look_up_rounded(layer, ids)
     by_kernels, part = takes_kernels(layer, ids), layer.kernel_part
     if by_kernels and part.is_all:
         return kernel_lookup(ids, None, None, layer.kernel_arguments())
@@ -111,7 +127,7 @@ def _sum_bags(layer: MixedTables, values: Tensor, offsets: Tensor, weights: Tens
     """Look up and add up bags of ids: -> (B, F, base_dim)."""
     weights_of_kernels = None if weights is None else weights.to(torch.float32)
     if takes_rounded_kernel(layer, values, weights):
-        return layer.look_up_rounded(values, offsets, weights_of_kernels)
+        return _look_up_rounded(layer, values, offsets, weights_of_kernels)
     by_kernels, part = takes_kernels(layer, values, weights), layer.kernel_part
     if by_kernels and part.is_all:
         return kernel_lookup(values, offsets, weights_of_kernels, layer.kernel_arguments())
