@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mixdim._util.text import align
 from mixdim.data.table import prepare_table
-from mixdim.experiments.runs.beside_baselines import baseline_losses
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.sweeps.recommend import spread
-from mixdim.experiments.sweeps.sweep import SweepRun, run_sweep
-from mixdim.printing import align
+from mixdim.runs.beside_baselines import baseline_losses
+from mixdim.runs.config import RunConfig
+from mixdim.runs.sweeps.recommend import spread
+from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
 
 SPLITS = ("validation", "test")
 

@@ -23,9 +23,9 @@ from torch.autograd import backward
 
 import mixdim.data
 from mixdim.data.dataset import Batch
-from mixdim.experiments.runs.beside_baselines import baselines_line
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.runs.train import train_run
+from mixdim.runs.beside_baselines import baselines_line
+from mixdim.runs.config import RunConfig
+from mixdim.runs.train import train_run
 from mixdim.training.baselines import baselines_of
 from mixdim.training.first_order import moments
 

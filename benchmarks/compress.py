@@ -28,16 +28,16 @@ import torch
 import torch.nn.functional as F
 
 import mixdim.data
+from mixdim._util.text import align
 from mixdim.compression.choosing import choose
 from mixdim.compression.subject import Subject
 from mixdim.compression.table import CompressedTable
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.runs.train import train_run
 from mixdim.layer.interaction import dot_interaction
 from mixdim.models import DLRM
 from mixdim.models.samples import join_bags
 from mixdim.planning.budget import BudgetTooSmallError
-from mixdim.printing import align
+from mixdim.runs.config import RunConfig
+from mixdim.runs.train import train_run
 from mixdim.training import evaluate
 
 FACTORS = (4, 8, 16, 32, 64)
@@ -53,7 +53,7 @@ def trained(data: str, seed: int, epochs: int) -> DLRM:
         data=data,
         temperature=0.0,
         base_dim=WIDTH,
-        preset="ctr",
+        preset="paper-ctr",
         batch_size=BATCH,
         epochs=epochs,
         evaluations_per_epoch=2,

@@ -14,17 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mixdim._util.text import align
 from mixdim.data import Dataset
 from mixdim.data.criteo import prepare_criteo
-from mixdim.data.generate import generate_movielens_like
 from mixdim.data.movielens import prepare_movielens
-from mixdim.experiments.runs.beside_baselines import baseline_losses
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.sweeps.recommend import spread
-from mixdim.experiments.sweeps.records import Record
-from mixdim.experiments.sweeps.sweep import SweepRun, run_sweep
-from mixdim.experiments.sweeps.tune import WEIGHT_DECAYS
-from mixdim.printing import align
+from mixdim.lab.synthetic.generate import generate_movielens_like
+from mixdim.runs.beside_baselines import baseline_losses
+from mixdim.runs.config import RunConfig
+from mixdim.runs.sweeps.recommend import spread
+from mixdim.runs.sweeps.records import Record
+from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
+from mixdim.runs.sweeps.tune import WEIGHT_DECAYS
 
 MOVIELENS, CRITEO = "ml-1m.zip", "criteo_kaggle_17583.tsv"
 CASES: dict[str, Callable[[Path, Path], Any]] = {

@@ -18,8 +18,8 @@ import polars as pl
 
 from mixdim.data.criteo import CATEGORICAL, DENSE
 from mixdim.data.prepare import prepare_table
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.runs.train import train_run
+from mixdim.runs.config import RunConfig
+from mixdim.runs.train import train_run
 
 METRICS = ("log_loss", "auc")
 

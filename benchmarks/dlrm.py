@@ -19,7 +19,7 @@ from torch.autograd import backward
 from torch.optim import Optimizer
 
 import mixdim
-from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from mixdim.models.layers import Layers
 from rivals import FbgemmTables, LoopOverFeatures, bmm_interaction, import_fbgemm
 from rounds import Contest, Step, arguments, run

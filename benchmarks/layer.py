@@ -16,7 +16,7 @@ from torch.autograd import backward
 from torch.optim import Optimizer
 
 import mixdim
-from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from mixdim.layer.packing import pack
 from rivals import FbgemmTables, LoopOverFeatures, UniformTable, import_fbgemm
 from rounds import Contest, Step, arguments, run

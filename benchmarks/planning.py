@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import mixdim
-from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from rounds import Contest, Step, arguments, run
 
 BUDGET = 2 * sum(CRITEO_KAGGLE_ROWS.values())

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from mixdim.data.criteo import prepare_criteo
-from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 
 CHUNK = 250_000
 # Shares of empty fields, near those of the Kaggle file.

@@ -19,11 +19,11 @@ import numpy as np
 
 import mixdim
 import mixdim.data
-from mixdim.data.generate import generate_criteo_like, generate_realistic_clicks
+from mixdim._util.text import align
 from mixdim.data.inspection import inspect
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.runs.train import train_run
-from mixdim.printing import align
+from mixdim.lab.synthetic.generate import generate_criteo_like, generate_realistic_clicks
+from mixdim.runs.config import RunConfig
+from mixdim.runs.train import train_run
 from mixdim.training.metrics import auc
 
 WIDTH, SHARE = 16, 8

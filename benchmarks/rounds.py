@@ -21,8 +21,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from mixdim import kernels
-from mixdim.files import write_atomically
-from mixdim.printing import align
+from mixdim._util.files import write_atomically
+from mixdim._util.text import align
 
 Inputs = TypeVar("Inputs")
 Step = Callable[[], object]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mixdim.experiments.sweeps.methods import method_of
-from mixdim.experiments.sweeps.records import read_records
-from mixdim.experiments.sweeps.spending import share_spent
-from mixdim.printing import align
+from mixdim._util.text import align
+from mixdim.runs.sweeps.methods import method_of
+from mixdim.runs.sweeps.records import read_records
+from mixdim.runs.sweeps.spending import share_spent
 
 
 def main() -> None:

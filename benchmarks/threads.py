@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mixdim.data.generate import generate_criteo_like, generate_movielens_like
-from mixdim.printing import align
+from mixdim._util.text import align
+from mixdim.lab.synthetic.generate import generate_criteo_like, generate_movielens_like
 from rounds import cpu_seconds_of_others, machine_facts
 
 SPINS = (300_000, 10_000, 1_000, 0)

@@ -23,11 +23,11 @@ from torch.autograd import backward
 
 import mixdim
 import mixdim.data
+from mixdim._util.text import align
 from mixdim.cli.progress import progress_bars
-from mixdim.data.generate import generate_criteo_like
-from mixdim.data.planted import CRITEO_KAGGLE_ROWS, scaled_cardinalities
+from mixdim.lab.synthetic.generate import generate_criteo_like
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS, scaled_cardinalities
 from mixdim.models import DLRM
-from mixdim.printing import align
 from mixdim.training import preset
 from rounds import MOST_OTHERS, arguments, cpu_seconds_of_others, machine_facts
 

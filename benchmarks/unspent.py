@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 import mixdim
+from mixdim._util.text import align
 from mixdim.data import Dataset
-from mixdim.printing import align
 
 WIDTHS, TEMPERATURES = (2, 4, 8, 16), (0.2, 0.3, 0.4, 0.6)
 

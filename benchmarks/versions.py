@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import mixdim
-from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
 
 RATINGS = {"user": 280_000, "item": 58_000}

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import mixdim.data
-from mixdim.data.generate import generate_movielens_like
+from mixdim.lab.synthetic.generate import generate_movielens_like
 
 
 class Recommender(nn.Module):

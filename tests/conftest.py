@@ -4,7 +4,7 @@ import os
 
 # Before numpy is imported: its threads spin while they wait, most of the time for small matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Before torch is: as commands do (mixdim/starting.py), for the tests that compare 1 thread with 2.
+# Before torch is: as commands do (mixdim/_util/startup.py), for the tests that compare 1 thread with 2.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import pytest

@@ -8,7 +8,9 @@ from torch import nn
 
 from mixdim.training import preset
 
-OPTIONS = replace(preset("cf"), batch_size=100, epochs=3, lr=0.05, patience=None)  # 8 steps an epoch
+OPTIONS = replace(
+    preset("paper-cf"), batch_size=100, epochs=3, lr=0.05, patience=None
+)  # 8 steps an epoch
 
 
 def journal(out, kind):

@@ -70,7 +70,7 @@ def main():
     import torch
     import torch._dynamo  # of the first optimizer
 
-    import mixdim.experiments.runs.train  # noqa: F401
+    import mixdim.runs.train  # noqa: F401
     from mixdim.cli.main import run
     from stress_processes import Fork
 

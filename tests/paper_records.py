@@ -1,6 +1,6 @@
 """Records made by hand, for figures and claims whose right answer is known by construction."""
 
-from mixdim.experiments.sweeps.records import Record
+from mixdim.runs.sweeps.records import Record
 
 
 def click_record(*, temperature=0.0, base_dim=2, parameters=1000, budget=None, seed=0, loss=0.5,

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from mixdim.experiments.sweeps.records import Record
+from mixdim.runs.sweeps.records import Record
 
 MACHINE = {"processor": "x86_64", "cores": 2, "threads": 1, "python": "3.11.7", "torch": "2.13.0+cpu"}
 

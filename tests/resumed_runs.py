@@ -11,7 +11,7 @@ from training_data import raw_bytes
 
 # 6 steps an epoch, an evaluation after 3 and 6 of them, and steps without a checkpoint between.
 OPTIONS = replace(
-    preset("cf"),
+    preset("paper-cf"),
     batch_size=150,
     epochs=2,
     lr=0.05,

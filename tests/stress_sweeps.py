@@ -15,9 +15,9 @@ from functools import partial
 from multiprocessing import forkserver, get_context
 
 from mixdim.cli import main as cli
-from mixdim.experiments.sweeps import worker as sweep_worker
-from mixdim.experiments.sweeps.records import Record
-from mixdim.experiments.sweeps.worker import _start_forkserver
+from mixdim.runs.sweeps import worker as sweep_worker
+from mixdim.runs.sweeps.records import Record
+from mixdim.runs.sweeps.worker import _start_forkserver
 from stress_processes import Fork, children_of
 from sweep_runs import results, wait_for
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.sweeps.sweep import SweepRun
+from mixdim.runs.config import RunConfig
+from mixdim.runs.sweeps.sweep import SweepRun
 from training_data import ratings
 
 # For tests of sweeps: their own directory for temporary files, and no advice on widths.

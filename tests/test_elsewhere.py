@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import mixdim
-from mixdim.experiments.report.page import report_page
-from mixdim.experiments.sweeps.records import append_record
+from mixdim.runs.report.page import report_page
+from mixdim.runs.sweeps.records import append_record
 from report_records import finished
 
 OF_UNIX = ("resource", "fcntl", "pwd", "grp", "termios")  # or not of all of it
@@ -19,7 +19,7 @@ def test_it_imports_plans_and_reports_without_the_modules_of_unix_polars_and_mat
 import sys
 sys.modules.update(dict.fromkeys({OF_UNIX + OF_EXTRAS}))
 import mixdim
-import mixdim.experiments.paper.claims
+import mixdim.lab.paper.claims
 from mixdim.cli.main import run
 assert run(["plan", "--cardinalities", "5,6", "--temperature", "0", "--base-dim", "2"]) == 0
 assert run(["report", *{report}]) == 0

@@ -1,8 +1,9 @@
-"""Who may import whom: the package reads in one direction, room by room and down to sub-rooms."""
+"""Who may import whom, and which word may stand in which room: the rules that keep the house."""
 
 import ast
 import importlib
 import inspect
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,89 +14,48 @@ import mixdim
 
 SOURCE = Path(__file__).parent.parent / "src" / "mixdim"
 FILES = sorted(SOURCE.rglob("*.py"))
-BASICS = {"arguments", "files", "initialisation", "locks", "printing", "starting", "stopping"}
-RUNS, SWEEPS, PAPER = ({f"experiments.{name}"} for name in ("runs", "sweeps", "paper"))
-CORE = {
-    "",
-    "arguments",
-    "storages",
-    "planning",
-    "layer",
-    "models",
-    "theory",
-    "data",
-    "serving",
-    "training",
-}
-
-# A room, or a file that differs from its room, and what of the package it may import besides itself.
-# "" is the public face, `import mixdim`; naming a room allows what is in it.
+# A room, and the rooms it may import beside itself; what stands lower never imports what stands higher.
 MAY_IMPORT = {
-    **{name: set() for name in (*BASICS, "clipping", "data_parallel")},
-    "theory": {"arguments"},
-    "storages": {"arguments", "initialisation"},
-    "storages.quantised": {"initialisation", "kernels", "storages"},
-    "planning": {"arguments", "files", "printing", "storages"},
-    "planning.from_spectra": {"arguments", "planning", "storages", "theory.choice", "theory.spectra"},
-    "layer": {"", "arguments", "data_parallel", "initialisation", "kernels", "planning", "storages"},
-    # What kernels check in the same words as the plain path, which needs no tables.
-    "kernels": {"layer.ids", "layer.bags"},
-    "optim": {"", "arguments", "kernels"},
-    "compression": {
-        *("arguments", "files", "layer", "planning", "printing", "storages", "theory.choice"),
+    "_util": set(),
+    "kernels": {"_util"},
+    "storages": {"_util", "kernels"},
+    "planning": {"_util", "storages"},
+    "layer": {"_util", "kernels", "storages", "planning"},
+    "optim": {"_util", "kernels"},
+    "models": {"_util", "kernels", "storages", "planning", "layer"},
+    "data": {"_util"},
+    "compression": {"_util", "storages", "planning", "layer"},
+    "serving": {"_util", "storages", "planning", "layer", "models"},
+    "training": {"_util", "planning", "optim"},
+    "distributed": {"_util", "storages", "planning", "layer", "training"},
+    "runs": {
+        *("_util", "storages", "planning", "layer", "models", "data", "compression", "serving"),
+        *("training", "distributed", ""),
     },
-    "models": {
-        *("arguments", "initialisation", "kernels", "layer.interaction", "layer.scores", "planning"),
+    "lab": {
+        *("_util", "storages", "planning", "layer", "models", "data", "training", "runs", ""),
     },
-    "serving": {"arguments", "files", "layer", "models", "planning", "storages"},
-    # Not the models: they take its embeddings as they take the layer's.
-    "distributed": {
-        *("arguments", "files", "initialisation", "layer", "planning", "printing", "storages"),
-        "training",
+    "cli": {
+        *("_util", "kernels", "planning", "data", "training", "distributed", "runs", ""),
+        "lab",  # its commands, in cli/lab*.py alone: see below
     },
-    "data": BASICS,
-    "training": {"arguments", "files", "locks", "optim", "planning"},
-    "integrations": {"storages", "planning", "layer", "kernels", "optim", "models"},
-    "experiments": {*CORE, *BASICS, "experiments"},
-    "experiments.runs": {*CORE, "compression", "distributed", "files", "locks", "printing", "stopping"},
-    "experiments.sweeps": {*CORE, "locks", "printing", *RUNS},
-    "experiments.theory": {"arguments", "files", "printing", "theory"},
-    "experiments.report": {
-        *("files", "planning.budget", "printing", "experiments.runs.beside_baselines"),
-        *SWEEPS,
-    },
-    "experiments.paper": {*CORE, "files", *RUNS, *SWEEPS},
-    "experiments.figures": {"files", "planning", "printing", "experiments.theory", *SWEEPS, *PAPER},
-    "experiments.reproduce": {*CORE, *BASICS, "experiments"},
-    "cli": {"", "data", "distributed", "experiments", "kernels", "planning", "training", *BASICS},
     "__main__": {"cli"},
-    "__init__": {
-        *("clipping", "compression", "data_parallel", "layer", "optim", "planning", "serving"),
-        *("starting", "storages", "training"),
-    },
+    "": {*("_util", "compression", "layer", "optim", "planning", "serving", "storages", "training")},
 }
 # These have extras; all others need torch, numpy and safetensors only.
-BEYOND_THE_CORE = {
-    *("__main__", "cli", "data", "distributed", "experiments", "serving", "theory", "integrations"),
-}
-# Records in, figure out; and where pictures, words and numbers are put together.
-USE_DRAWINGS = {"experiments.figures", "experiments.reproduce", "experiments.demo", "cli", "__main__"}
+BEYOND_THE_CORE = {"__main__", "cli", "data", "distributed", "runs", "serving", "lab"}
+# Numbers never import drawings.
+DRAWINGS = ("mixdim.runs.figures", "mixdim.lab.figures", "matplotlib")
+MAY_DRAW = ("runs.figures", "lab.figures", "lab.reproduce", "lab.demo", "cli")
 
 
 def module_of(path):
     name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-    return name.removesuffix(".__init__")
+    return name.removesuffix(".__init__").replace("__init__", "")
 
 
-def is_within(module, room):
-    return module == room or (room != "" and module.startswith(f"{room}."))
-
-
-def rule_for(module):
-    """The room in MAY_IMPORT that a module belongs to, the innermost if there are several."""
-    rooms = [room for room in MAY_IMPORT if is_within(module, room)]
-    assert rooms, f"say in MAY_IMPORT what the new room of {module!r} may import"
-    return max(rooms, key=len)
+def room_of(module):
+    return module.split(".")[0]
 
 
 def is_module(name):
@@ -115,7 +75,8 @@ def _imports_of(path):
         inner
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
+        for branch in node.body
+        for inner in ast.walk(branch)
     }
     for node in ast.walk(tree):
         if node in for_types:
@@ -130,62 +91,72 @@ def _imports_of(path):
                 yield node.module
 
 
-@cache
 def own_imports_of(path):
-    """The modules of the package that a file imports, as MAY_IMPORT names them."""
+    """The modules of the package that a file imports; "" is `import mixdim` itself."""
     parts = [name.split(".") for name in imports_of(path)]
     return {".".join(name[1:]) for name in parts if name[0] == "mixdim"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_a_file_imports_only_the_rooms_it_may(path):
-    room = rule_for(module_of(path))
-    allowed = {room, *MAY_IMPORT[room]}
-    wrong = {name for name in own_imports_of(path) if not any(is_within(name, r) for r in allowed)}
-    assert wrong == set()
-
-
-def test_rooms_do_not_import_each_other():
-    """Cutting at the rooms named above, the package has an order; kernels see two files of the layer."""
-    waits_for = {room: set() for room in MAY_IMPORT}
+def test_a_file_imports_only_the_rooms_it_may():
+    wrong = []
     for path in FILES:
-        room = rule_for(module_of(path))
-        found = {rule_for(name) for name in own_imports_of(path) if name}
-        waits_for[room] |= {other for other in found if not is_within(room, other)}
-    waits_for["kernels"].discard("layer")
+        module = module_of(path)
+        allowed = {room_of(module), *MAY_IMPORT[room_of(module)]}
+        wrong += [(module, name) for name in own_imports_of(path) if room_of(name) not in allowed]
+    assert wrong == []
+
+
+def test_no_room_stands_on_another_that_stands_on_it():
+    above = {room: others - {""} for room, others in MAY_IMPORT.items() if room}
     done = set()
-    while len(done) < len(waits_for):
-        ready = {room for room, others in waits_for.items() if others <= done} - done
-        assert ready, {room: others - done for room, others in waits_for.items() if room not in done}
+    while len(done) < len(above):
+        ready = {room for room, others in above.items() if others <= done} - done
+        assert ready, {room: others - done for room, others in above.items() if room not in done}
         done |= ready
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_numbers_never_import_drawings(path):
-    if any(is_within(module_of(path), room) for room in USE_DRAWINGS):
-        return
-    assert not any(name.split(".")[0] == "matplotlib" for name in imports_of(path))
-    found = own_imports_of(path)
-    assert {name for name in found for room in USE_DRAWINGS if is_within(name, room)} == set()
+def test_nothing_imports_the_lab_but_its_commands():
+    found = {module_of(path) for path in FILES if any(room_of(n) == "lab" for n in own_imports_of(path))}
+    assert {module for module in found if room_of(module) != "lab"} == {"cli.lab", "cli.lab_theory"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_the_core_needs_torch_numpy_and_safetensors_only(path):
-    if any(is_within(module_of(path), room) for room in BEYOND_THE_CORE):
-        return
-    tops = {name.split(".")[0] for name in imports_of(path)}
+def test_numbers_never_import_drawings():
+    wrong = [
+        (module_of(path), name)
+        for path in FILES
+        if not module_of(path).startswith(MAY_DRAW)
+        for name in imports_of(path)
+        if name.startswith(DRAWINGS)
+    ]
+    assert wrong == []
+
+
+def test_the_core_needs_torch_numpy_and_safetensors_only():
+    core = [path for path in FILES if room_of(module_of(path)) not in BEYOND_THE_CORE]
+    tops = {name.split(".")[0] for path in core for name in imports_of(path)}
     assert tops <= {"mixdim", "torch", "numpy", "safetensors"} | sys.stdlib_module_names
 
 
+# Words, and the one room that may know them.
+WORDS = {
+    r"^\s*(import onnx\b|from onnx\b)": "serving",
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_stands_in_one_room_only(word):
+    found = {
+        room_of(module_of(path)) for path in FILES if re.search(word, path.read_text(), re.MULTILINE)
+    }
+    assert found == {WORDS[word]}
+
+
 def test_mixdim_plan_and_compress_are_functions_and_nothing_else():
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("mixdim.plan")
-    importlib.import_module("mixdim.planning.plan")
-    assert inspect.isfunction(mixdim.plan)
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("mixdim.compress")
-    importlib.import_module("mixdim.compression.compressing")
-    assert inspect.isfunction(mixdim.compress)
+    for name in ("plan", "compress"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"mixdim.{name}")
+        assert inspect.isfunction(getattr(mixdim, name))
     assert all(hasattr(mixdim, name) for name in mixdim.__all__)
-    for room in ("data", "distributed", "models", "serving", "theory", "training"):
+    for room in ("data", "distributed", "lab", "models", "serving", "training"):
         assert getattr(mixdim, room).__name__ == f"mixdim.{room}"
+    assert mixdim.theory.__name__ == "mixdim.lab.theory"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mixdim.experiments.report.page import SCRIPTS
+from mixdim.runs.report.page import SCRIPTS
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,7 +44,7 @@ def test_the_wheel_is_for_this_platform_and_has_the_kernels_once(wheel):
     assert "none-any" not in wheel.name
     assert "mixdim/kernels/native.cpp" in names
     parts = ("page.css", "page.html", *SCRIPTS)
-    assert {f"mixdim/experiments/report/{part}" for part in parts} <= {*names}
+    assert {f"mixdim/runs/report/{part}" for part in parts} <= {*names}
     assert not list(ROOT.glob("src/**/*.so"))
 
 

@@ -12,10 +12,10 @@ from small_folder import write_small_folder
 from torch import nn
 
 from mixdim.data import Dataset
-from mixdim.data.generate import generate_criteo_like, generate_movielens_like
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.runs.models import build_model
-from mixdim.experiments.runs.train import plan_of
+from mixdim.lab.synthetic.generate import generate_criteo_like, generate_movielens_like
+from mixdim.runs.config import RunConfig
+from mixdim.runs.models import build_model
+from mixdim.runs.train import plan_of
 from mixdim.training.tasks import task_of
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mixdim-tests-"))

@@ -1,20 +1,19 @@
 """Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids."""
 
-from mixdim import starting as starting  # isort: skip  # before torch, which takes seconds
+from mixdim._util import startup as startup  # isort: skip  # before torch, which takes seconds
 
 from importlib import import_module
 from types import ModuleType
 
-from mixdim.clipping import clip_grad_norm_
 from mixdim.compression.compressing import compress
 from mixdim.compression.observing import observe
 from mixdim.compression.saving import load_compressed, save_compressed
-from mixdim.data_parallel import DistributedDataParallel
+from mixdim.layer.data_parallel import DistributedDataParallel
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.quantising import quantise
 from mixdim.layer.scores import dot_scores
-from mixdim.optim import SparseAMSGrad
+from mixdim.optim import SparseAMSGrad, clip_grad_norm_
 from mixdim.planning.blocking import equal_mass_bands
 from mixdim.planning.from_counts import FloorWarning, plan
 from mixdim.planning.from_spectra import spectral_plan
@@ -58,6 +57,8 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     """Import rooms when they are first used: `mixdim.data` needs polars, which the core does not."""
-    if name in ("data", "distributed", "models", "serving", "theory", "training"):
+    if name in ("data", "distributed", "lab", "models", "serving", "training"):
         return import_module(f"mixdim.{name}")
+    if name == "theory":
+        return import_module("mixdim.lab.theory")
     raise AttributeError(f"module 'mixdim' has no attribute {name!r}")

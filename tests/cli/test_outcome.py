@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 import mixdim
-from mixdim.arguments import WrongTypeError
+from mixdim._util.arguments import WrongTypeError
 from mixdim.cli.main import run
 from mixdim.cli.progress import progress_bars
 

@@ -3,8 +3,8 @@
 import json
 
 from commands import complaint, output
-from mixdim.experiments.report.page import report_page
-from mixdim.experiments.sweeps.records import append_record
+from mixdim.runs.report.page import report_page
+from mixdim.runs.sweeps.records import append_record
 from report_records import failed, finished
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from commands import complaint, output
 from mixdim.cli.main import run
-from mixdim.experiments.runs import serving_times
+from mixdim.runs import serving_times
 from mixdim.serving import onnx_file
 from training_data import clicks, clicks_with_bags, ratings
 
@@ -129,7 +129,7 @@ def test_what_is_there_stays_and_a_refused_export_leaves_nothing(capsys, tmp_pat
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mixdim.experiments.runs.exported.export", stopped)
+    monkeypatch.setattr("mixdim.runs.exported.export", stopped)
     output(capsys, "export", runs / "mf", "--out", tmp_path / "second.onnx", code=130)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -17,10 +17,10 @@ from commands import complaint
 from mixdim.cli import live_table
 from mixdim.cli import sweep as cli_sweep
 from mixdim.cli.main import run
-from mixdim.experiments.runs.config import RunConfig
-from mixdim.experiments.sweeps.records import read_records
-from mixdim.experiments.sweeps.sweep import SweepRun, _solve
-from mixdim.experiments.sweeps.table import sweep_table
+from mixdim.runs.config import RunConfig
+from mixdim.runs.sweeps.records import read_records
+from mixdim.runs.sweeps.sweep import SweepRun, _solve
+from mixdim.runs.sweeps.table import sweep_table
 from sweep_runs import results, wait_for
 from training_data import ratings
 

@@ -9,9 +9,9 @@ import pytest
 
 from commands import complaint, output
 from mixdim.cli.main import run
-from mixdim.data.generate import generate_movielens_like
 from mixdim.data.prepare import prepare_table
-from mixdim.experiments.runs import train as training_run
+from mixdim.lab.synthetic.generate import generate_movielens_like
+from mixdim.runs import train as training_run
 from mixdim.training import Checkpoints, checkpoints
 from training_data import Turning, clicks, ratings
 

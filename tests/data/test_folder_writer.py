@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from small_folder import write_small_folder
 
+from mixdim._util.signals import Terminated
 from mixdim.cli.main import run
-from mixdim.data import generate
 from mixdim.data.folder import read_meta
 from mixdim.data.folder_writer import FolderWriter
-from mixdim.stopping import Terminated
+from mixdim.lab.synthetic import generate
 
 
 def test_an_unfinished_folder_never_appears(tmp_path):
@@ -163,7 +163,7 @@ def test_what_a_living_writer_is_at_work_on_stays(tmp_path):
 
 
 def test_without_locks_nothing_is_taken_for_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("mixdim.locks.fcntl", None)
+    monkeypatch.setattr("mixdim._util.locks.fcntl", None)
     out, left = left_by_a_kill(tmp_path)
     write_small_folder(out, overwrite=True)
     assert sorted(tmp_path.iterdir()) == [left, out]
@@ -197,7 +197,7 @@ def test_the_command_line_says_one_line_and_the_code_of_the_signal(tmp_path, mon
 
 GENERATE = """
 import sys
-from mixdim.data.generate import generate_criteo_like
+from mixdim.lab.synthetic.generate import generate_criteo_like
 generate_criteo_like(sys.argv[1], rows=10**9, progress=lambda *_: print("busy", flush=True))
 """
 

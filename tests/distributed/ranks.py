@@ -97,7 +97,7 @@ def main():
     import torchrec  # noqa: F401
 
     import mixdim.distributed.sharding
-    import mixdim.experiments.runs.train  # noqa: F401
+    import mixdim.runs.train  # noqa: F401
 
     torch.set_num_threads(1)
     living = {}

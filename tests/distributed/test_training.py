@@ -19,7 +19,7 @@ from small_folder import write_small_folder
 import mixdim
 from mixdim.cli.main import run as run_command
 from mixdim.data import Dataset
-from mixdim.data.generate import generate_criteo_like
+from mixdim.lab.synthetic.generate import generate_criteo_like
 from mixdim.training.tasks import task_of
 
 pytestmark = needs_torchrec

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mixdim
-from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from strategies import quiet_plan
 
 

@@ -8,9 +8,9 @@ from torch import nn
 
 import mixdim
 from mixdim.data.dataset import Batch
-from mixdim.experiments.runs.models import build_model
-from mixdim.experiments.runs.train import plan_of
 from mixdim.models import DLRM, WithFirstOrder
+from mixdim.runs.models import build_model
+from mixdim.runs.train import plan_of
 from training_data import clicks, clicks_with_bags, small_config
 
 

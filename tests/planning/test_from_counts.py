@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mixdim
-from mixdim.data.planted import CRITEO_KAGGLE_ROWS
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from strategies import ROUNDINGS, feature_arguments, quiet_plan
 
 CRITEO_UNIFORM_2 = 2 * sum(CRITEO_KAGGLE_ROWS.values())

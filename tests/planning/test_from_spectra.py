@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 import mixdim
 from mixdim import FeatureEmbeddings, Hashed, Narrow, Plan
 from mixdim.planning.feature import Feature
-from mixdim.planning.from_spectra import nearest_temperature, spectral_plan, table_error
+from mixdim.planning.from_spectra import (
+    nearest_temperature,
+    spectral_plan,
+    table_error,
+    weighted_energies,
+)
 from strategies import ROUNDINGS
 
 
@@ -267,3 +272,15 @@ def test_the_table_error_is_what_the_best_matrices_of_the_plans_ranks_lose():
             kept = (u[:, : block.dim] * sigma[: block.dim]) @ v[: block.dim]
             lost, whole = lost + ((rows - kept) ** 2).sum(), whole + (rows**2).sum()
     assert table_error(tables, plan, counts=counts) == pytest.approx(lost / whole, rel=1e-9)
+
+
+def test_weighted_energies_are_squared_singular_values(monkeypatch):
+    monkeypatch.setattr("mixdim.lab.theory.spectra.ROWS_AT_A_TIME", 7)  # several chunks
+    generator = np.random.default_rng(0)
+    table, weights = generator.standard_normal((30, 5)).astype(np.float32), generator.random(30)
+    expected = np.linalg.svd(np.sqrt(weights)[:, None] * table, compute_uv=False) ** 2
+    assert weighted_energies(table, weights) == pytest.approx(expected)
+
+
+def test_a_table_with_fewer_rows_than_columns_has_energies_of_zero():
+    assert weighted_energies(np.ones((1, 3)), np.ones(1)) == pytest.approx([3, 0, 0])

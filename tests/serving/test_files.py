@@ -76,7 +76,7 @@ def test_a_disk_that_fails_at_the_end_leaves_nothing(tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("mixdim.files.sync", full)
+    monkeypatch.setattr("mixdim._util.files.sync", full)
     for options in ({}, {"largest": 2000}):
         with pytest.raises(OSError, match=r"No space left on device: '.*/model.onnx"):
             mixdim.export(layer(), tmp_path / "model.onnx", **options)

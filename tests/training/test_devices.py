@@ -15,7 +15,7 @@ from mixdim.training.evaluation import outputs_of
 from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer
 from training_data import OwnModel, clicks_with_bags, ratings, raw_bytes
 
-OPTIONS = replace(preset("cf"), batch_size=300, epochs=2, lr=0.05, patience=None)
+OPTIONS = replace(preset("paper-cf"), batch_size=300, epochs=2, lr=0.05, patience=None)
 
 
 class WithBags(nn.Module):

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from mixdim.data import Dataset
-from mixdim.data.generate import generate_movielens_like
-from mixdim.experiments.runs.config import read_config
-from mixdim.experiments.runs.memory import forecast_of
-from mixdim.experiments.runs.train import plan_of
+from mixdim.lab.synthetic.generate import generate_movielens_like
+from mixdim.runs.config import read_config
+from mixdim.runs.memory import forecast_of
+from mixdim.runs.train import plan_of
 from mixdim.training import memory
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory, peak_memory
 from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer, sparse_parameters

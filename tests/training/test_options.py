@@ -6,9 +6,8 @@ from mixdim.training import preset
 from mixdim.training.tasks import task_of
 
 
-def test_presets_are_the_protocols_of_the_paper_and_have_their_earlier_names():
+def test_presets_are_the_protocols_of_the_paper():
     ctr, cf = preset("paper-ctr"), preset("paper-cf")
-    assert (ctr, cf) == (preset("ctr"), preset("cf"))
     assert (ctr.optimizer, ctr.lr, ctr.batch_size, ctr.epochs) == ("amsgrad", 1e-3, 4096, 1)
     assert ctr.patience is None
     assert (cf.optimizer, cf.lr, cf.batch_size, cf.epochs) == ("amsgrad", 1e-2, 32768, 100)
@@ -16,9 +15,9 @@ def test_presets_are_the_protocols_of_the_paper_and_have_their_earlier_names():
 
 
 def test_our_preset_for_clicks_is_the_papers_with_unknown_dropout():
-    assert preset("clicks") == replace(preset("ctr"), unknown_dropout=True)
-    assert not preset("ctr").unknown_dropout
-    assert not preset("cf").unknown_dropout
+    assert preset("clicks") == replace(preset("paper-ctr"), unknown_dropout=True)
+    assert not preset("paper-ctr").unknown_dropout
+    assert not preset("paper-cf").unknown_dropout
 
 
 @pytest.mark.parametrize(
@@ -42,13 +41,13 @@ def test_our_preset_for_clicks_is_the_papers_with_unknown_dropout():
 )
 def test_a_wrong_option_is_named_with_its_bound_and_value(change, message):
     with pytest.raises(ValueError, match=message):
-        replace(preset("cf"), **change)
+        replace(preset("paper-cf"), **change)
 
 
 @pytest.mark.parametrize("change", [{"lr": "0.1"}, {"batch_size": 2.5}, {"epochs": True}])
 def test_an_option_of_the_wrong_kind_is_named(change):
     with pytest.raises(TypeError, match=f"{next(iter(change))} must be a"):
-        replace(preset("ctr"), **change)
+        replace(preset("paper-ctr"), **change)
 
 
 def test_unknown_presets_and_tasks_are_answered_with_the_choices():

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from forked_commands import ONE_THREAD, Commands
-from mixdim.data.generate import generate_movielens_like
+from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.training import Checkpoints
 from resumed_runs import everything
 

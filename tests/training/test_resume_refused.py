@@ -8,7 +8,7 @@ import torch
 
 import mixdim
 from mixdim.data import Dataset
-from mixdim.data.generate import generate_movielens_like
+from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.training import CheckpointError, Checkpoints
 from resumed_runs import OPTIONS, fit_anew
 from training_data import OwnModel, ratings, raw_bytes

@@ -10,7 +10,9 @@ from mixdim.training.schedule import Schedule
 schedules = st.builds(
     lambda rows, batch_size, epochs, evaluations: Schedule(
         rows,
-        replace(preset("cf"), batch_size=batch_size, epochs=epochs, evaluations_per_epoch=evaluations),
+        replace(
+            preset("paper-cf"), batch_size=batch_size, epochs=epochs, evaluations_per_epoch=evaluations
+        ),
     ),
     st.integers(1, 60),
     st.integers(1, 20),
@@ -45,4 +47,4 @@ def test_evaluations_are_even_in_every_epoch_and_one_is_at_its_end(schedule):
 
 @pytest.mark.parametrize(("rows", "lines"), [(19, 1), (20 * 4, 4), (20 * 100, 100), (10**6, 100)])
 def test_the_journal_gets_twenty_lines_an_epoch_and_one_every_hundred_steps(rows, lines):
-    assert Schedule(rows, replace(preset("ctr"), batch_size=1)).journal_every == lines
+    assert Schedule(rows, replace(preset("paper-ctr"), batch_size=1)).journal_every == lines

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mixdim.data.folder import TASKS as TASKS_OF_DATA
-from mixdim.experiments.runs.models import MODELS
+from mixdim.runs.models import MODELS
 from mixdim.training import metrics, preset
 from mixdim.training.tasks import BINARY, RATING, TASKS, task_of
 

@@ -1,4 +1,4 @@
-"""The command that makes a trained run small. Thin: the work is in mixdim.experiments."""
+"""The command that makes a trained run small. Thin: the work is in mixdim.runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from mixdim._util.text import align
 from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
 from mixdim.planning.budget import format_bytes
-from mixdim.printing import align
 
 # polars is an extra: the command imports what it needs when it runs.
 
@@ -51,7 +51,7 @@ def compress(
     within the budget; the rarest may share one row. `mixdim evaluate` and `mixdim predict` work on the
     new folder.
     """
-    from mixdim.experiments.runs.compressed import compress_run
+    from mixdim.runs.compressed import compress_run
 
     with progress_bars(unit="samples") as progress:
         found = compress_run(

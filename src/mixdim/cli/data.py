@@ -1,69 +1,16 @@
-"""The commands about data: generate, download, inspect. Thin: the work is in mixdim.data."""
+"""The commands about data: download, inspect. Thin: the work is in mixdim.data."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mixdim.cli.making import Out, Overwrite, Seed, make_folder
 from mixdim.cli.progress import progress_bars
 
-if TYPE_CHECKING:
-    from mixdim.data.folder import Meta
-
 # polars and matplotlib are extras: each command imports what it needs when it runs.
-
-GENERATE_EXAMPLES = """Examples:
-
-- `mixdim generate criteo-like --rows 100000 --out small`
-- `mixdim generate criteo-like --realistic --rows 300000 --out clicks`
-- `mixdim generate criteo-like --realistic --unseen 0.3 --rows 300000 --out clicks`
-"""
-
-
-def generate(
-    kind: Annotated[str, typer.Argument(help="criteo-like or movielens-like.")],
-    rows: Annotated[int, typer.Option(help="Rows to make.")],
-    out: Out,
-    seed: Seed = 0,
-    scale: Annotated[float, typer.Option(help="Cardinalities, as a share of the real ones.")] = 0.01,
-    skew: Annotated[float | None, typer.Option(help="Popularity falls as rank to this power.")] = None,
-    realistic: Annotated[
-        bool,
-        typer.Option("--realistic", help="Clicks on which compression ranks as on real ones."),
-    ] = False,
-    unseen: Annotated[
-        float | None,
-        typer.Option(help="--realistic: share of C3's test lookups new to training; 0.4 if not given."),
-    ] = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Make synthetic data with a planted truth and a known best possible loss."""
-    from mixdim.data import generate as generators
-
-    makers: dict[str, Callable[..., Meta]] = {
-        "criteo-like": generators.generate_criteo_like,
-        "movielens-like": generators.generate_movielens_like,
-    }
-    if kind not in makers:
-        raise ValueError(f"what to generate must be {' or '.join(makers)}, got {kind!r}")
-    if realistic and kind != "criteo-like":
-        raise ValueError(f"--realistic is an option of criteo-like, got {kind!r}")
-    if unseen is not None and not realistic:
-        raise ValueError("--unseen is a dial of --realistic: give both, or neither")
-    maker = makers[kind]
-    if realistic:
-        maker = generators.generate_realistic_clicks
-    dials = {"skew": skew, "unseen": unseen}
-    given = {name: value for name, value in dials.items() if value is not None}
-    make_folder(
-        out, partial(maker, out, rows=rows, seed=seed, scale=scale, overwrite=overwrite, **given)
-    )
 
 
 def download(
@@ -97,8 +44,8 @@ def inspect(
 
     found = inspect_folder(folder)
     if plot is not None:
-        from mixdim.experiments.figures.drawing import save_figure
-        from mixdim.experiments.figures.popularity import popularity_figure
+        from mixdim.runs.figures.drawing import save_figure
+        from mixdim.runs.figures.popularity import popularity_figure
 
         save_figure(popularity_figure(Dataset(folder).counts, title=f"Popularity in {folder}"), plot)
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))

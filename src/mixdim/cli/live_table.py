@@ -15,7 +15,7 @@ from rich.text import Text
 from mixdim.cli.progress import Show, plain_lines
 
 if TYPE_CHECKING:
-    from mixdim.experiments.sweeps.records import Record
+    from mixdim.runs.sweeps.records import Record
 
 
 @contextmanager

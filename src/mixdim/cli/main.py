@@ -11,26 +11,25 @@ import typer
 
 import mixdim
 from mixdim import kernels
+from mixdim._util.signals import Terminated
 from mixdim.cli import compress as cli_compress
 from mixdim.cli import data as cli_data
+from mixdim.cli import lab as cli_lab
+from mixdim.cli import lab_theory as cli_lab_theory
 from mixdim.cli import predict as cli_predict
 from mixdim.cli import prepare as cli_prepare
 from mixdim.cli import report as cli_report
-from mixdim.cli import reproduce as cli_reproduce
 from mixdim.cli import serving as cli_serving
 from mixdim.cli import sweep as cli_sweep
-from mixdim.cli import theory as cli_theory
 from mixdim.cli import train as cli_train
-from mixdim.cli.outcome import end_with, interruptible, stopped_by, warnings_as_lines
+from mixdim.cli.outcome import end_with, interruptible, warnings_as_lines
 from mixdim.cli.parsing import parse_bands
-from mixdim.cli.progress import progress_bars
 from mixdim.distributed.placement import bytes_by_rank, rank_table
 from mixdim.kernels.forms import forced as forced_form
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.feature_file import FORMS, FeatureList, read_features
 from mixdim.planning.methods import plan_by_method
 from mixdim.planning.table import rule_in_words
-from mixdim.stopping import Terminated
 
 app = typer.Typer(
     epilog="Start with: mixdim demo",
@@ -140,7 +139,7 @@ def plan(
             raise ValueError(
                 "--spectrum-from takes --budget, --temperature, --bands and --rounding only"
             )
-        from mixdim.experiments.runs.spectrum import plans_from_run  # it reads data with polars
+        from mixdim.runs.spectrum import plans_from_run  # it reads data with polars
 
         found = plans_from_run(
             spectrum_from,
@@ -189,27 +188,9 @@ def show(
     _deliver(mixdim.Plan.load(file), save=None, plot=plot, as_json=False)
 
 
-@app.command(epilog="Example: `mixdim demo --out demo`")
-def demo(
-    out: Annotated[
-        Path, typer.Option(help="Folder for data, runs and pictures; made if needed.")
-    ] = Path("demo"),
-) -> None:
-    """Plan, generate data, train uniform and mixed dimensions, and compare them: a few minutes.
-
-    The results of an earlier demo in the same folder are replaced.
-    """
-    # It draws, and matplotlib is an extra.
-    from mixdim.experiments.demo import DemoStopped, run_demo
-
-    try:
-        run_demo(out, echo=typer.echo, progress=progress_bars)
-    except DemoStopped as stopped:
-        raise stopped_by(stopped.signal_name, str(stopped)) from None
-
-
 app.add_typer(cli_prepare.prepare_app, name="prepare")
-app.command(epilog=cli_data.GENERATE_EXAMPLES)(cli_data.generate)
+app.command(epilog="Example: `mixdim demo --out demo`")(cli_lab.demo)
+app.command(epilog=cli_lab.GENERATE_EXAMPLES)(cli_lab.generate)
 app.command(epilog="Example: `mixdim download movielens-1m --out raw`")(cli_data.download)
 app.command(epilog="Example: `mixdim inspect ml-1m --plot popularity.png`")(cli_data.inspect)
 
@@ -222,9 +203,9 @@ app.command(epilog=cli_serving.EXPORT_EXAMPLES)(cli_serving.export)
 app.command("bench-serving", epilog=cli_serving.BENCH_EXAMPLES)(cli_serving.bench_serving)
 app.command(epilog=cli_sweep.SWEEP_EXAMPLES)(cli_sweep.sweep)
 app.command(epilog=cli_sweep.RECOMMEND_EXAMPLES)(cli_sweep.recommend)
-app.command(epilog=cli_reproduce.REPRODUCE_EXAMPLES)(cli_reproduce.reproduce)
+app.command(epilog=cli_lab.REPRODUCE_EXAMPLES)(cli_lab.reproduce)
 app.command(epilog=cli_report.REPORT_EXAMPLES)(cli_report.report)
-app.add_typer(cli_theory.theory_app, name="theory")
+app.add_typer(cli_lab_theory.theory_app, name="theory")
 
 
 @app.command(epilog="Example: `mixdim doctor`, or `MIXDIM_KERNELS=off mixdim doctor`")
@@ -303,7 +284,7 @@ def _deliver(
     if save is not None:
         answer.save(save)
     if plot is not None:
-        from mixdim.experiments.figures.drawing import (  # matplotlib is an extra
+        from mixdim.runs.figures.drawing import (  # matplotlib is an extra
             save_figure,
             widths_figure,
         )

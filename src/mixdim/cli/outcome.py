@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import typer
 
-from mixdim.starting import INTERRUPTED, show_warning
-from mixdim.stopping import Terminated
+from mixdim._util.signals import Terminated
+from mixdim._util.startup import INTERRUPTED, show_warning
 
 TERMINATED = 143  # by SIGTERM, as INTERRUPTED by SIGINT
 FAILED, WRONG_INPUT, BUG = 1, 2, 70  # 70 is what sysexits.h calls an internal software error

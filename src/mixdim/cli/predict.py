@@ -1,4 +1,4 @@
-"""The command `predict`. Thin: the work is in mixdim.experiments."""
+"""The command `predict`. Thin: the work is in mixdim.runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def predict(
             raise ValueError(f"{run} is an exported file, which predicts a prepared folder: give --data")
         predict_with_file(run, data, out, split=split or "test")
         return
-    from mixdim.experiments.runs.trained import predict_raw, predict_run
+    from mixdim.runs.trained import predict_raw, predict_run
 
     with progress_bars(unit="samples") as progress:
         if raw is not None:

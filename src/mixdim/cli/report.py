@@ -1,4 +1,4 @@
-"""The command `report`: one page from records and figures. Thin: the work is in mixdim.experiments."""
+"""The command `report`: one page from records and figures. Thin: the work is in mixdim.runs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def report(
 
     The page is one file that works offline, in any browser.
     """
-    from mixdim.experiments.report.findings import read_findings
-    from mixdim.experiments.report.page import write_report
-    from mixdim.experiments.sweeps.records import read_records
+    from mixdim.runs.report.findings import read_findings
+    from mixdim.runs.report.page import write_report
+    from mixdim.runs.sweeps.records import read_records
 
     found = read_records([*records, *(more_records or [])])
     findings = [] if figures is None else read_findings(figures)

@@ -1,4 +1,4 @@
-"""The commands about serving: export, bench-serving. Thin: the work is in mixdim.experiments."""
+"""The commands about serving: export, bench-serving. Thin: the work is in mixdim.runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from mixdim._util.signals import signals_as_exceptions
 from mixdim.cli.parsing import parse_numbers
 from mixdim.cli.progress import progress_bars
-from mixdim.stopping import signals_as_exceptions
 
 EXPORT_EXAMPLES = """Examples:
 
@@ -52,7 +52,7 @@ def export(
     if int8 + int4 + float32 > 1:
         raise ValueError("give one of --int8, --int4 and --float32")
     quantise = "int8" if int8 else "int4" if int4 else "float32" if float32 else None
-    from mixdim.experiments.runs.serving_times import export_and_measure
+    from mixdim.runs.serving_times import export_and_measure
 
     with signals_as_exceptions(), progress_bars(unit="samples") as progress:
         export_and_measure(
@@ -84,7 +84,7 @@ def bench_serving(
 
     All take turns, so that a noisy machine is noisy for all. Files are temporary.
     """
-    from mixdim.experiments.runs.serving_times import bench
+    from mixdim.runs.serving_times import bench
 
     sizes = parse_numbers(batches, "batches", int, example="1,256")
     quiet: list[str] = []
@@ -102,7 +102,7 @@ def bench_serving(
 
 def predict_with_file(model: Path, data: Path, out: Path, *, split: str) -> None:
     """Write the predictions of an exported model: `mixdim predict` with a file."""
-    from mixdim.experiments.runs.exported import predict_file
+    from mixdim.runs.exported import predict_file
 
     with progress_bars(unit="samples") as progress:
         rows = predict_file(model, data, out, split=split, progress=progress)

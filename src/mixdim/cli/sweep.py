@@ -1,4 +1,4 @@
-"""The commands about many runs: sweep, recommend. Thin: the work is in mixdim.experiments."""
+"""The commands about many runs: sweep, recommend. Thin: the work is in mixdim.runs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mixdim.arguments import unit_interval, whole_number
+from mixdim._util.arguments import unit_interval, whole_number
+from mixdim._util.text import align
 from mixdim.cli.live_table import live_table
 from mixdim.cli.outcome import stopped_by
 from mixdim.cli.parsing import parse_bands, parse_list, parse_numbers
 from mixdim.planning.budget import format_bytes, parse_budget
 from mixdim.planning.methods import METHODS, WIDTHS
 from mixdim.planning.sizing import nearest_rounding
-from mixdim.printing import align
 
 if TYPE_CHECKING:
-    from mixdim.experiments.runs.config import RunConfig
-    from mixdim.experiments.sweeps.contest import Contest
-    from mixdim.experiments.sweeps.recommend import Measured
-    from mixdim.experiments.sweeps.records import Record
-    from mixdim.experiments.sweeps.sweep import SweepRun
+    from mixdim.runs.config import RunConfig
+    from mixdim.runs.sweeps.contest import Contest
+    from mixdim.runs.sweeps.recommend import Measured
+    from mixdim.runs.sweeps.records import Record
+    from mixdim.runs.sweeps.sweep import SweepRun
 
 # polars and matplotlib are extras: each command imports what it needs when it runs.
 
@@ -107,11 +107,11 @@ def sweep(
     command. A run that fails is recorded, and the sweep goes on. Sweeps that are given the same records
     at the same time share the work.
     """
-    from mixdim.experiments.runs.config import RunConfig, config_of, read_config
-    from mixdim.experiments.sweeps.contest import run_contest
-    from mixdim.experiments.sweeps.spending import run_name
-    from mixdim.experiments.sweeps.sweep import SweepStopped, run_sweep
-    from mixdim.experiments.sweeps.table import contest_table, sweep_table
+    from mixdim.runs.config import RunConfig, config_of, read_config
+    from mixdim.runs.sweeps.contest import run_contest
+    from mixdim.runs.sweeps.spending import run_name
+    from mixdim.runs.sweeps.sweep import SweepStopped, run_sweep
+    from mixdim.runs.sweeps.table import contest_table, sweep_table
 
     more = RunConfig() if config is None else read_config(config)
     for option in SET_BY_THE_SWEEP:
@@ -120,7 +120,7 @@ def sweep(
     said = {"model": model, "bands": parse_bands(bands), "rounding": rounding, "preset": preset}
     told = config_of(said).over(more)
     if plot is not None:
-        from mixdim.experiments.figures.drawing import check_picture, save_figure
+        from mixdim.runs.figures.drawing import check_picture, save_figure
 
         if methods is None:
             raise ValueError("--plot needs --methods; temperatures are drawn by `mixdim report`")
@@ -150,7 +150,7 @@ def sweep(
         raise stopped_by(stopped.signal_name, f"{stopped}; the same command goes on") from None
     typer.echo(table(found))
     if plot is not None and any(record.finished for record in found):
-        from mixdim.experiments.figures.methods import methods_figure
+        from mixdim.runs.figures.methods import methods_figure
 
         save_figure(methods_figure(found), plot)
     failed = [record for record in found if not record.finished]
@@ -175,9 +175,9 @@ def recommend(
     data: Annotated[str | None, typer.Option(help="Of several data sets, this folder or these.")] = None,
 ) -> None:
     """Choose the cheapest measured configuration that satisfies a wish, by validation loss."""
-    from mixdim.experiments.sweeps.recommend import recommend as choose
-    from mixdim.experiments.sweeps.recommend import select, train_command
-    from mixdim.experiments.sweeps.records import read_records
+    from mixdim.runs.sweeps.recommend import recommend as choose
+    from mixdim.runs.sweeps.recommend import select, train_command
+    from mixdim.runs.sweeps.records import read_records
 
     folders = None if data is None else parse_list(data, "data")
     found = select(read_records(records), model=model, data=folders)
@@ -206,7 +206,7 @@ def _runs(
     seeds: int,
 ) -> list[SweepRun]:
     """Every budget at every temperature; seed after seed, so that a part of it is a comparison too."""
-    from mixdim.experiments.sweeps.sweep import within_budget
+    from mixdim.runs.sweeps.sweep import within_budget
 
     def config(seed: int, temperature: float) -> RunConfig:
         # No rounding does anything to uniform dimensions: by this name they are in earlier records.
@@ -230,7 +230,7 @@ def _contest(
 ) -> Contest:
     """The runs of methods at equal bytes; says which methods cannot be made so small."""
     from mixdim.data import Dataset
-    from mixdim.experiments.sweeps.contest import contest
+    from mixdim.runs.sweeps.contest import contest
 
     numbers = parse_numbers(widths, "widths", int, example="2,4,8")
     asked = contest(

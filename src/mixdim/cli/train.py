@@ -1,4 +1,4 @@
-"""The commands about training: train, evaluate. Thin: the work is in mixdim.experiments."""
+"""The commands about training: train, evaluate. Thin: the work is in mixdim.runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mixdim._util.text import align
 from mixdim.cli.outcome import FAILED, stopped_by
 from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
-from mixdim.printing import align
 
 if TYPE_CHECKING:
-    from mixdim.experiments.runs.config import RunConfig
+    from mixdim.runs.config import RunConfig
 
 # polars is an extra: each command imports what it needs when it runs.
 
@@ -180,8 +180,8 @@ def train(
         "unknown_dropout": unknown_dropout,
         "distributed": distributed or None,
     }
-    from mixdim.experiments.runs.config import RunConfig, config_of, read_config
-    from mixdim.experiments.runs.train import train_run
+    from mixdim.runs.config import RunConfig, config_of, read_config
+    from mixdim.runs.train import train_run
     from mixdim.training import Stopped
 
     options = config_of(given).over(RunConfig() if config is None else read_config(config))
@@ -213,7 +213,7 @@ def train(
 
 def _train_distributed(options: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> None:
     """Train on all processes; the first of them speaks."""
-    from mixdim.experiments.runs.distributed import train_distributed
+    from mixdim.runs.distributed import train_distributed
     from mixdim.training import Stopped
 
     speaks = os.environ.get("RANK", "0") == "0"
@@ -247,7 +247,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure a trained model on a split of a data set."""
-    from mixdim.experiments.runs.trained import evaluate_run
+    from mixdim.runs.trained import evaluate_run
 
     with progress_bars(unit="samples") as progress:
         found = evaluate_run(
@@ -262,9 +262,9 @@ def _tuned(
     options: RunConfig, out: Path, *, resume: bool, overwrite: bool
 ) -> tuple[RunConfig, dict[str, Any]]:
     """Search for the weight decay; trials that an earlier call finished are not made again."""
-    from mixdim.experiments.runs.folder import make_run_folder
-    from mixdim.experiments.sweeps.sweep import SweepStopped
-    from mixdim.experiments.sweeps.tune import tune_weight_decay
+    from mixdim.runs.folder import make_run_folder
+    from mixdim.runs.sweeps.sweep import SweepStopped
+    from mixdim.runs.sweeps.tune import tune_weight_decay
 
     if out.exists():
         make_run_folder(out, resume=resume, overwrite=overwrite)  # say now what would be said later
@@ -287,8 +287,8 @@ def _widths(text: str | None, name: str) -> list[int] | None:
 
 def _results(summary: dict[str, Any]) -> str:
     """What a reader wants to know of a finished run."""
-    from mixdim.experiments.runs.summary import advice_after
     from mixdim.planning.budget import format_bytes
+    from mixdim.runs.summary import advice_after
 
     is_last = summary["validation"]["best"]["step"] == summary["validation"]["last"]["step"]
     shown = {"best": "best, also the last"} if is_last else {"best": "best", "last": "last"}

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.compression.curves import width_bytes, width_errors
 from mixdim.compression.cutting import Bands, Pieces, check_bands, cut_field
 from mixdim.compression.pricing import Cut, pick, smallest

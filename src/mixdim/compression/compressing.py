@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mixdim.arguments import WrongTypeError, nonnegative_vector, whole_number
+from mixdim._util.arguments import WrongTypeError, nonnegative_vector, whole_number
 from mixdim.compression.at_work import alone_with, unused
 from mixdim.compression.choosing import choose
 from mixdim.compression.model_tables import (

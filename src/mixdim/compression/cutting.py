@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.compression.rank_code import MOST_BANDS
 from mixdim.planning.blocking import descending_order, equal_mass_bands, octave_bands
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
-from mixdim.arguments import WrongTypeError
+from mixdim._util.arguments import WrongTypeError
 
 FORWARDS = (nn.Embedding.forward, nn.EmbeddingBag.forward)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import WrongTypeError
+from mixdim._util.arguments import WrongTypeError
+from mixdim._util.text import align
 from mixdim.compression.at_work import alone_with
 from mixdim.compression.model_tables import ModelTable, tables_of
-from mixdim.printing import align
 
 Call = Callable[[nn.Module, Any], Any]
 Loss = Callable[[Any, Any], Tensor]

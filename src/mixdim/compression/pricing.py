@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mixdim.theory.choice import BISECTIONS, best_choice
+from mixdim.planning.knapsack import BISECTIONS, best_choice
 
 RELATIVE_GAP = 1e-3  # where the search for a better choice ends
 MOST_TRIALS = 64  # of cuts other than those that the price asks for, in each of two ways

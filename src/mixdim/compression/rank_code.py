@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 
 WORD_BITS, WORDS_BITS = 6, 1
 WORD, WORDS = 1 << WORD_BITS, 1 << WORDS_BITS  # ids of a word, and words between two checkpoints

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from mixdim._util.text import align
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
-from mixdim.printing import align
 
 MOST_LINES = 40  # of tables
 

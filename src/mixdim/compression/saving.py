@@ -17,11 +17,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from mixdim._util.files import write_atomically
 from mixdim.compression.at_work import alone_with
 from mixdim.compression.model_tables import ModelTable, put_in_place, tables_of
 from mixdim.compression.stand_ins import options_of, stand_in_for
 from mixdim.compression.table import CompressedTable
-from mixdim.files import write_atomically
 from mixdim.planning.plan import Plan
 
 FORMAT, VERSION = "mixdim.compressed", 1

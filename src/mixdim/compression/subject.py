@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixdim.arguments import WrongTypeError, nonnegative_vector, whole_number
+from mixdim._util.arguments import WrongTypeError, nonnegative_vector, whole_number
 
 AT_ONCE = 2**20  # numbers of a chunk, 8 MB in float64
 NEVER_ASKED = 1e-6  # of the mean count: what a row counts that was never asked for

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.data.arrays import map_arrays, read_counts
 from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta, vocabulary_file
 from mixdim.data.parts import Part, checked_part, positions_of
@@ -189,7 +189,7 @@ class Dataset:
         return BatchStream(self, order, prefetch=whole_number(prefetch, "prefetch", at_least=0))
 
     def resume(self, state: dict[str, Any], *, prefetch: int = 4) -> BatchStream:
-        """Continue a stream from what its `state()` said, in this version or an earlier one."""
+        """Continue a stream from what its `state()` said."""
         return self.batches(**state, prefetch=prefetch)
 
     def head(self, rows: int) -> Dataset:

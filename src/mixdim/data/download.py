@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixdim.files import follow_links, make_folder
-from mixdim.locks import alone_at_work
+from mixdim._util.files import follow_links, make_folder
+from mixdim._util.locks import alone_at_work
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60.0  # seconds without a byte before a connection counts as dead

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.data.dense_rules import DenseRule, dense_names
 
 FORMAT = "mixdim.data"

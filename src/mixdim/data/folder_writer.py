@@ -20,10 +20,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from mixdim._util.files import follow_links, sync, write_atomically
+from mixdim._util.locks import at_work
+from mixdim._util.signals import signals_as_exceptions
 from mixdim.data.folder import FORMAT, UNFINISHED, VERSION, Meta, fingerprint
-from mixdim.files import follow_links, sync, write_atomically
-from mixdim.locks import at_work
-from mixdim.stopping import signals_as_exceptions
 
 log = logging.getLogger("mixdim.data")
 

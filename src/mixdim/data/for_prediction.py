@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from mixdim._util.signals import signals_as_exceptions
 from mixdim.data.dataset import Dataset
 from mixdim.data.earlier import raw_format
 from mixdim.data.encoding import Progress
 from mixdim.data.folder import read_meta
 from mixdim.data.new_rows import NewRows
 from mixdim.data.prepare import prepare_criteo, prepare_movielens, prepare_table
-from mixdim.stopping import signals_as_exceptions
 
 
 @dataclass(frozen=True)

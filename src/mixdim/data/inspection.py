@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from mixdim._util.text import align
 from mixdim.data.arrays import chunks_of, map_arrays, read_counts
 from mixdim.data.folder import SPLITS, Meta, read_meta
 from mixdim.data.unknown_values import HELD_OUT, advice, unknown_shares
-from mixdim.printing import align
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.data.earlier import open_earlier
 from mixdim.data.encoding import TARGET, TIME, Progress, Schema, encode_rows, feature_column
 from mixdim.data.fields import Rows

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixdim.arguments import WrongTypeError, whole_number
+from mixdim._util.arguments import WrongTypeError, whole_number
 
 Part = tuple[int, int]  # which process, of how many
 

@@ -13,12 +13,12 @@ from shlex import join, quote
 
 import polars as pl
 
+from mixdim._util.text import align, printable
 from mixdim.data.fields import UTF16
 from mixdim.data.guessing import Guess, guess
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Source, check_sources
 from mixdim.data.table_files import check_text, header_of, is_parquet, read_rows
-from mixdim.printing import align, printable
 
 SAMPLE = 20_000  # rows to look at
 SAMPLE_FIELDS = 4_000_000  # and fields

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mixdim._util.text import align, printable
 from mixdim.data.arrays import read_counts
 from mixdim.data.folder import Meta
 from mixdim.data.unknown_values import HELD_OUT, share_of, unknown_shares
-from mixdim.printing import align, printable
 
 SHOWN = 30  # features; of more only those that ask most
 LARGE = 0.05  # share of a feature's lookups held out that is worth an advice

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.optim import Optimizer
 
+from mixdim._util.files import sync
 from mixdim.distributed.quiet import quiet
 from mixdim.distributed.sharded import Sharded
 from mixdim.distributed.stored import (
@@ -32,7 +33,6 @@ from mixdim.distributed.stored import (
     set_aside,
     shapes_in,
 )
-from mixdim.files import sync
 
 
 def save(sharded: Sharded, path: str | Path, state: Mapping[str, Any] | None = None) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mixdim.initialisation import Init, uniform_bound
 from mixdim.layer.packing import PackedBlock
+from mixdim.storages.init import Init, uniform_bound
 
 NUMBERS_AT_ONCE = 2**20
 

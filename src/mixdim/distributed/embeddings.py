@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import WrongTypeError
+from mixdim._util.arguments import WrongTypeError
 from mixdim.distributed.drawing import Drawing
 from mixdim.distributed.engine import (
     EmbeddingBagCollection,
@@ -22,13 +22,13 @@ from mixdim.distributed.engine import (
 from mixdim.distributed.quiet import quiet
 from mixdim.distributed.routing import Key, KeyRouting, Routed, keys_of
 from mixdim.distributed.tables import tables_of
-from mixdim.initialisation import Init, check_init
 from mixdim.layer.bags import check_bags, checked_offsets, unroll_bags
 from mixdim.layer.ids import require_integers
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.packing import pack
 from mixdim.layer.routing import Routing
 from mixdim.planning.plan import Plan
+from mixdim.storages.init import Init, check_init
 
 POOLINGS = ("sum", "mean")
 

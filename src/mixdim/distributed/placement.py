@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
+from mixdim._util.text import align
 from mixdim.distributed.tables import BlockTable, tables_of
 from mixdim.layer.packing import pack
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import OPTIMIZER_STATE, Plan
-from mixdim.printing import align
 
 Sharding = Literal["auto", "table_wise", "row_wise"]
 REPLICATE_BELOW = 2**20  # bytes of a table

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Adagrad, Optimizer
 
-from mixdim.arguments import positive_number
+from mixdim._util.arguments import positive_number
 from mixdim.distributed.engine import (
     DistributedModelParallel,
     EmbeddingBagCollectionSharder,

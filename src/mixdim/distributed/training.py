@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mixdim._util.signals import StopRequests
 from mixdim.distributed.checkpoints import load, save
 from mixdim.distributed.joining import Group
 from mixdim.distributed.measuring import measure_together
@@ -35,7 +36,6 @@ from mixdim.training.loop import SECONDS_BETWEEN_CHECKPOINTS, DivergedError, Sto
 from mixdim.training.options import TrainingOptions
 from mixdim.training.resumption import MAY_CHANGE, TrainingState
 from mixdim.training.schedule import Schedule
-from mixdim.training.signals import StopRequests
 from mixdim.training.tasks import task_of
 
 

@@ -43,7 +43,7 @@ class Layout(FeatureLayout):
 
     def __init__(self, blocks: Tensor, features: Tensor, base_dim: int) -> None:
         super().__init__(features)
-        self.blocks = _with_rows(blocks.numpy())  # see BLOCK_COLUMNS
+        self.blocks = blocks.numpy()  # see BLOCK_COLUMNS
         _, starts, ends, width, self.number, first_row, self.slot, stored = self.blocks.T
         if not self._is_whole() or (width > base_dim).any():
             raise _contradiction()
@@ -97,13 +97,6 @@ class Layout(FeatureLayout):
             and min(width.min() - 1, number.min(), first_row.min(), slot.min()) >= 0
             and len(set(zip(number.tolist(), width.tolist(), strict=True))) == number.max() + 1
         )
-
-
-def _with_rows(blocks: np.ndarray) -> np.ndarray:
-    """Add how many rows a block stores where a graph of an earlier version does not say it: its own."""
-    if blocks.shape[1] == len(BLOCK_COLUMNS):
-        return blocks
-    return np.column_stack([blocks, blocks[:, 2] - blocks[:, 1]])
 
 
 def _contradiction() -> ValueError:

@@ -13,10 +13,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from mixdim.data_parallel import refuse_plain_data_parallel
-from mixdim.initialisation import Init, check_init
 from mixdim.kernels.structs import LayerArguments
 from mixdim.layer.bags import Pooling, check_pooling
+from mixdim.layer.data_parallel import refuse_plain_data_parallel
 from mixdim.layer.given import as_array, finite_numbers, fitting
 from mixdim.layer.indices import Indices
 from mixdim.layer.kernel_part import KernelPart
@@ -26,6 +25,7 @@ from mixdim.layer.paths import takes_kernels
 from mixdim.layer.rounded_part import RoundedPart
 from mixdim.layer.routing import Routing
 from mixdim.planning.plan import Plan
+from mixdim.storages.init import Init, check_init
 
 
 class MixedTables(nn.Module):

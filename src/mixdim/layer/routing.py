@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.layer.bags import Bags
 from mixdim.layer.ids import SEPARATOR, checked_ids, ranks_of_ids
 from mixdim.layer.indices import Indices

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import whole_number
-from mixdim.initialisation import Init
+from mixdim._util.arguments import whole_number
 from mixdim.layer.interaction import dot_interaction
 from mixdim.models.mlp import draw_weights, mlp
 from mixdim.models.samples import Samples, check_shape, join_bags
 from mixdim.models.tables import BagLayer, FeatureLayer, count_trained, layer_of_all_features
+from mixdim.storages.init import Init
 
 
 class DLRM(nn.Module):

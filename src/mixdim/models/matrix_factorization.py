@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.layer.scores import dot_scores
 from mixdim.models.rating_model import RatingModel, user_and_item_ids
 from mixdim.models.samples import Samples

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from mixdim.arguments import whole_number
-from mixdim.initialisation import Init, check_init
+from mixdim._util.arguments import whole_number
 from mixdim.models.layers import Layers
+from mixdim.storages.init import Init, check_init
 
 # Uniform in [-b, b] with b = sqrt(6 / (fan_in + fan_out)), or sqrt(6 / fan) for He: as for the tables.
 _DRAW: dict[Init, Callable[..., Tensor]] = {

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mixdim.initialisation import Init
 from mixdim.models.mlp import mlp
 from mixdim.models.rating_model import RatingModel, user_and_item_ids
 from mixdim.models.samples import Samples
 from mixdim.models.tables import width
+from mixdim.storages.init import Init
 
 
 class NeuralCollaborativeFiltering(RatingModel):

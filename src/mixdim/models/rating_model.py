@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import real_number
+from mixdim._util.arguments import real_number
 from mixdim.models.samples import Samples, check_shape
 from mixdim.models.tables import count_trained
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.layer.interaction import dot_interaction
 from mixdim.models.samples import check_shape
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mixdim.arguments import nonnegative_vector, whole_number
+from mixdim._util.arguments import nonnegative_vector, whole_number
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 
 BYTES_PER_PARAMETER = 4  # budgets in bytes are for float32 tables
 LARGEST_BUDGET = 2**53  # costs are compared in float64, exact up to here

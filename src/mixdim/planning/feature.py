@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mixdim.arguments import WrongTypeError, real_number, whole_number
+from mixdim._util.arguments import WrongTypeError, real_number, whole_number
 from mixdim.storages import Storage
 
 

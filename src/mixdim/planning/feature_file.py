@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mixdim.arguments import nonnegative_vector, whole_number
+from mixdim._util.arguments import nonnegative_vector, whole_number
 from mixdim.planning.plan import Plan
 from mixdim.planning.plan_json import FORMAT, parse, parts_of
 

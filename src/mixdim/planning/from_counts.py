@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mixdim.arguments import nonnegative_vector, real_number, unit_interval, whole_number
+from mixdim._util.arguments import nonnegative_vector, real_number, unit_interval, whole_number
 from mixdim.planning.blocking import Blocks, equal_mass_bands, octave_bands, whole_feature
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.feature import Block, Feature

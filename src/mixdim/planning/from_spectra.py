@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixdim.arguments import real_number
+from mixdim._util.arguments import real_number
 from mixdim.planning.blocking import Blocks
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.from_counts import (
@@ -18,13 +18,13 @@ from mixdim.planning.from_counts import (
     cut_features,
     per_feature,
 )
+from mixdim.planning.knapsack import best_choice, lagrangian_choice
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import Rounding, check_rounding, too_small
 from mixdim.storages import Narrow
 from mixdim.storages.storage import stored_cost
-from mixdim.theory.choice import best_choice, lagrangian_choice
-from mixdim.theory.spectra import weighted_energies
 
+ROWS_AT_A_TIME = 2**16  # of a table, as float64
 RELATIVE_GAP = 1e-4  # the widths' error is at most about this share above the least possible
 
 
@@ -196,6 +196,25 @@ def _block_energies(
         weights = weights * (probs[ids].sum() / weights.sum())
         energies.append(weighted_energies(table[table_row[known]], weights))
     return energies
+
+
+def weighted_energies(table: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the squared singular values of diag(sqrt(weights)) @ table, descending: (width,).
+
+    Keeping the first d of them is the best that a table of rank d can do, if row r counts `weights[r]`
+    times. From the matrix of (width, width) products, so that a tall table costs one pass.
+
+    >>> weighted_energies(np.array([[3.0, 0.0], [0.0, 1.0]]), np.array([1.0, 0.25])).tolist()
+    [9.0, 0.25]
+    """
+    products = np.zeros((table.shape[1], table.shape[1]))
+    for start in range(0, len(table), ROWS_AT_A_TIME):
+        here = slice(start, start + ROWS_AT_A_TIME)
+        rows = table[here].astype(np.float64)
+        products += (rows * weights[here, None]).T @ rows
+    energies = np.linalg.eigvalsh(products)[::-1]
+    rounding = 16 * len(energies) * np.finfo(np.float64).eps * energies[0]
+    return np.where(energies > rounding, energies, 0.0)
 
 
 def _best_widths(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.planning.blocking import descending_order
 from mixdim.planning.budget import BudgetTooSmallError, parse_budget
 from mixdim.planning.feature import Block, Feature

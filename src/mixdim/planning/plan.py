@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixdim.arguments import WrongTypeError, unit_interval, whole_number
+from mixdim._util.arguments import WrongTypeError, unit_interval, whole_number
 from mixdim.planning.feature import Block, Feature, check_feature
 from mixdim.planning.plan_file import load_document, save_document
 from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
@@ -263,7 +263,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan from its file, also one of an earlier version, with its orders."""
+        """Read a plan from its file, with its orders."""
         try:
             return cls._of(load_document(Path(path)))
         except ValueError as error:

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from mixdim.files import becomes_a_file, follow_links, write_atomically
+from mixdim._util.files import becomes_a_file, follow_links, write_atomically
 from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A plan as JSON, this version's and earlier ones'. Knows nothing about files."""
+"""A plan as JSON. Knows nothing about files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.planning.feature import Block, Feature
-from mixdim.planning.sizing import power_law_dims, round_dims
-from mixdim.storages import Narrow, storage_from_json
+from mixdim.storages import storage_from_json
 
 if TYPE_CHECKING:
     from mixdim.planning.plan import Plan
 
 FORMAT, VERSION = "mixdim.plan", 2
-UNKNOWN = {"rule": "unknown"}  # of a plan of version 1 whose temperature did not make its widths
 
 
 class Parts(NamedTuple):
@@ -81,9 +79,10 @@ def parse(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"not a plan: expected a JSON object, got {type(document).__name__}")
     if document.get("format") != FORMAT:
         raise ValueError(f'not a plan: its "format" must be {FORMAT!r}')
-    if type(document.get("version")) is not int or document["version"] not in (1, VERSION):
+    if type(document.get("version")) is not int or document["version"] != VERSION:
         raise ValueError(
-            f"this mixdim reads plans of version 1 and {VERSION}, got {document.get('version')!r}"
+            f"it is a plan of version {document.get('version')!r}, and this mixdim reads version "
+            f"{VERSION}: make the plan again"
         )
     return document
 
@@ -96,13 +95,9 @@ def parts_of(document: Mapping[str, Any], beside: Mapping[str, np.ndarray] | Non
             "read it with mixdim.Plan.load(path)"
         )
     try:
-        of_feature = _feature_of_version_1 if document["version"] == 1 else _feature
-        features = tuple(of_feature(entry) for entry in _objects(document, "features"))
-        if document["version"] == 1:
-            made_by, orders = _made_by_of_version_1(document, features), {}
-        else:
-            made_by, orders = document["made_by"], _orders(document, features, beside or {})
-        parts = (document["base_dim"], made_by, features, tuple(orders.items()))
+        features = tuple(_feature(entry) for entry in _objects(document, "features"))
+        orders = _orders(document, features, beside or {})
+        parts = (document["base_dim"], document["made_by"], features, tuple(orders.items()))
         return Parts(*parts, document["num_parameters"])
     except KeyError as error:
         raise ValueError(f"malformed plan: {error.args[0]!r} is missing") from None
@@ -146,34 +141,3 @@ def _orders(
             raise ValueError(f"it has the order of {name!r}, which is none of its features")
     everything = {**given, **beside}
     return {name: _checked_order(order, name, rows[name]) for name, order in everything.items()}
-
-
-def _feature_of_version_1(entry: dict[str, Any]) -> Feature:
-    """In version 1, a block had a width and nothing else."""
-    blocks = tuple(
-        Block(
-            block["start"], block["size"], Narrow(_width(block["dim"], entry["name"])), block["row_prob"]
-        )
-        for block in _objects(entry, "blocks")
-    )
-    return Feature(entry["name"], entry["rows"], blocks, entry["bands_asked"])
-
-
-def _width(dim: Any, feature: object) -> int:
-    return whole_number(dim, f"dim of a block of feature {feature!r}")
-
-
-def _made_by_of_version_1(document: Mapping[str, Any], features: tuple[Feature, ...]) -> dict[str, Any]:
-    """In version 1 every plan stated a temperature, also one that other rules had made.
-
-    It is believed where it gives these very widths.
-    """
-    temperature, base_dim = document["temperature"], document["base_dim"]
-    blocks = [block for feature in features for block in feature.blocks]
-    dims = np.array([block.dim for block in blocks])
-    row_probs = np.array([block.row_prob for block in blocks])
-    exact = power_law_dims(row_probs, temperature=temperature, base_dim=base_dim)
-    for rounding in ("power_of_two", "integer"):
-        if (round_dims(exact, base_dim=base_dim, rounding=rounding) == dims).all():
-            return {"rule": "power_law", "temperature": float(temperature)}
-    return UNKNOWN

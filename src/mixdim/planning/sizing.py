@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mixdim.arguments import nonnegative_vector, unit_interval, whole_number
+from mixdim._util.arguments import nonnegative_vector, unit_interval, whole_number
 from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes
 from mixdim.storages.narrow import narrow_cost
 

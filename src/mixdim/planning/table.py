@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mixdim._util.text import align, printable
 from mixdim.planning.budget import format_bytes
-from mixdim.printing import align, printable
 
 if TYPE_CHECKING:
     from mixdim.planning.plan import Plan

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from mixdim.arguments import whole_number
-from mixdim.files import follow_links
+from mixdim._util.arguments import whole_number
+from mixdim._util.files import follow_links
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.quantising import quantise as quantised_copy
 from mixdim.models import DLRM, WithFirstOrder

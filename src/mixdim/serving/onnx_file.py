@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mixdim.files import follow_links, written_atomically
+from mixdim._util.files import follow_links, written_atomically
 from mixdim.serving.graph import IR_VERSION, OPSET, Graph
 
 LARGEST_FILE = 2**31 - 2**20  # a file of this format cannot have 2 GiB; a margin is left for its nodes

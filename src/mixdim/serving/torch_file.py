@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixdim.files import written_atomically
+from mixdim._util.files import written_atomically
 from mixdim.layer.bags import Bags, reduce_bags
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.layer.interaction import dot_interaction

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixdim.initialisation import Init
 from mixdim.storages.hashing import MASK, hash_rows
+from mixdim.storages.init import Init
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import Slots, StoredBlock, Table
 

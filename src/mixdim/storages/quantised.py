@@ -9,9 +9,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from mixdim.initialisation import Init
 from mixdim.kernels import rounded
 from mixdim.kernels.rounded import RoundedTable
+from mixdim.storages.init import Init
 from mixdim.storages.narrow import Narrow, NarrowTable
 from mixdim.storages.rounding import (
     CODES,

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixdim.initialisation import Init
 from mixdim.storages.fitting import fit_by_descent, fit_stored_rows
+from mixdim.storages.init import Init
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import Slots, StoredBlock, Table
 

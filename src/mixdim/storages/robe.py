@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mixdim.initialisation import Init, uniform_bound
 from mixdim.storages.fitting import distance, fit_by_descent, main_directions
 from mixdim.storages.hashing import MASK, hash_row
+from mixdim.storages.init import Init, uniform_bound
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import Held, Slots, StoredBlock, Table
 

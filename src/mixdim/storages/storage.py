@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 
 if TYPE_CHECKING:
     from mixdim.storages.table import Table

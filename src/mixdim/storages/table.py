@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from mixdim.initialisation import Init, uniform_bound
 from mixdim.storages.fitting import fit_stored_rows
+from mixdim.storages.init import Init, uniform_bound
 from mixdim.storages.storage import Storage
 
 Slots = slice | Tensor | int  # blocks: of C runs of rows, of each row, or of all rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 from mixdim.training.optimizers import OPTIMIZERS
 from mixdim.training.options import TrainingOptions
 

@@ -26,8 +26,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mixdim.files import sync
-from mixdim.locks import alone_at_work
+from mixdim._util.files import sync
+from mixdim._util.locks import alone_at_work
 
 log = logging.getLogger("mixdim.training")
 

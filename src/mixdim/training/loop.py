@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 from torch.autograd import backward
 
+from mixdim._util.signals import StopRequests
 from mixdim.training.account import Account
 from mixdim.training.auto import auto_options
 from mixdim.training.checkpoints import Checkpoints
@@ -41,7 +42,6 @@ from mixdim.training.resumption import (
     save_everything,
 )
 from mixdim.training.schedule import Schedule
-from mixdim.training.signals import StopRequests
 from mixdim.training.tasks import task_of
 
 log = logging.getLogger("mixdim.training")
@@ -88,7 +88,7 @@ def fit(
     - `progress(stage, samples_done, samples_in_all, note)` is called after every step.
 
     >>> import tempfile, mixdim.data
-    >>> from mixdim.data.generate import generate_movielens_like
+    >>> from mixdim.lab.synthetic.generate import generate_movielens_like
     >>> from mixdim.models import MatrixFactorization
     >>> folder = tempfile.mkdtemp() + "/made"
     >>> meta = generate_movielens_like(folder, rows=2_000, scale=0.0005)

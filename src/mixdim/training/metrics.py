@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mixdim.arguments import whole_number
+from mixdim._util.arguments import whole_number
 
 Metric = Callable[[Any, Any], float | None]
 Rows = tuple[np.ndarray, np.ndarray]  # outputs and targets

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mixdim.arguments import WrongTypeError, positive_number, real_number, whole_number
+from mixdim._util.arguments import WrongTypeError, positive_number, real_number, whole_number
 from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
 
 AUTO = "auto"  # the preset that is chosen from the data
@@ -75,29 +75,24 @@ class TrainingOptions:
 CTR = TrainingOptions("amsgrad", lr=1e-3, batch_size=2**12, epochs=1, evaluations_per_epoch=4)
 CF = TrainingOptions("amsgrad", lr=1e-2, batch_size=2**15, epochs=100, patience=5)
 PRESETS = {"paper-ctr": CTR, "paper-cf": CF, "clicks": replace(CTR, unknown_dropout=True)}
-ALIASES = {"ctr": "paper-ctr", "cf": "paper-cf"}  # their names in mixdim 0.1
 
 
 def preset(name: str) -> TrainingOptions:
     """Return the paper's protocol for clicks ("paper-ctr") or collaborative filtering ("paper-cf").
 
-    "clicks" is "paper-ctr" with `unknown_dropout`; "ctr" and "cf" are earlier names of the paper's.
-    What "auto" is depends on the data: `auto_options` chooses it.
+    "clicks" is "paper-ctr" with `unknown_dropout`. What "auto" is depends on the data: `auto_options`
+    chooses it.
 
     >>> preset("paper-cf").batch_size
     32768
     """
-    if preset_name(name) == AUTO:
+    if check_preset(name) == AUTO:
         raise ValueError("preset auto is chosen from the data: auto_options(task, train_rows)")
-    return PRESETS[preset_name(name)]
+    return PRESETS[name]
 
 
-def preset_name(name: str) -> str:
-    """The name of a preset by now, or the choices.
-
-    >>> preset_name("cf")
-    'paper-cf'
-    """
-    if name not in (AUTO, *PRESETS, *ALIASES):
+def check_preset(name: str) -> str:
+    """Return the name of a preset, or say which there are."""
+    if name not in (AUTO, *PRESETS):
         raise ValueError(f"preset must be one of {', '.join((AUTO, *PRESETS))}, got {name!r}")
-    return ALIASES.get(name, name)
+    return name

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixdim.arguments import nonnegative_vector
+from mixdim._util.arguments import nonnegative_vector
 from mixdim.training.tasks import Task
 
 SLICES = ("popular", "middle", "rare")

@@ -1,0 +1,1 @@
+"""Files, locks, signals, arguments, text: what knows no word of this field."""

@@ -1,1 +1,0 @@
-"""Drawings: records in, figure out. Numbers never import this room."""

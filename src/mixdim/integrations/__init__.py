@@ -1,1 +1,0 @@
-"""Other people's libraries: one thin file each. None yet."""

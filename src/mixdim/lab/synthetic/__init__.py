@@ -1,0 +1,1 @@
+"""Synthetic data with a planted truth and a known best possible loss."""

@@ -1,0 +1,299 @@
+"""A trained run made small: a new run folder whose tables are fitted to what the old ones learned.
+
+Trains nothing. Ids of prepared data are ranks of popularity, so their places need no bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mixdim._util.files import follow_links, write_atomically
+from mixdim._util.locks import alone_at_work
+from mixdim._util.signals import signals_as_exceptions
+from mixdim.compression.choosing import Chosen, choose
+from mixdim.compression.compressing import BITS, share_of
+from mixdim.compression.cutting import Bands
+from mixdim.compression.subject import Subject
+from mixdim.compression.table import CompressedTable
+from mixdim.data import Dataset
+from mixdim.planning.budget import parse_bytes
+from mixdim.planning.plan import Plan
+from mixdim.runs.config import RunConfig, read_config
+from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, is_run
+from mixdim.runs.loss_metrics import loss_metrics
+from mixdim.runs.models import build_model
+from mixdim.runs.rounded import check_rounding, embedding_bytes, embedding_layers, rounded
+from mixdim.runs.spectrum import tables_of
+from mixdim.runs.summary import read_summary
+from mixdim.runs.trained import OpenedRun, open_for
+from mixdim.storages import Narrow, Quantised
+from mixdim.training import Checkpoints, evaluate
+from mixdim.training.evaluation import Progress
+
+# What a plan says instead.
+NOT_ASKED = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim", "method")
+
+
+@dataclass(frozen=True)
+class CompressedRun:
+    """What became of a run: its plan, and metrics and bytes before and after.
+
+    `bytes_before` and `bytes_after` are of the embeddings, `model_bytes` of all that the model keeps:
+    one number an id, as MF's biases and first-order weights are, is not made narrower.
+    """
+
+    plan: Plan
+    before: dict[str, Any]
+    after: dict[str, Any]
+    bytes_before: int
+    bytes_after: int
+    model_bytes: tuple[int, int]
+    data: Path
+
+
+def compress_run(
+    path: Path,
+    out: Path,
+    *,
+    budget: str,
+    quantise: str | None = None,
+    bands: Bands = 8,
+    by_loss: bool = True,
+    data: Path | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> CompressedRun:
+    """Fit small tables to those of a run's best weights, and write them as a run of their own.
+
+    `budget` is of its embeddings: bytes such as "4MB", or a share such as "1/8" of what they take. With
+    `by_loss`, directions count by how much the loss feels them, on rows to train on.
+    """
+    check_rounding(quantise)
+    dataset, run = _opened(path, data)
+    _check_free(out, path, overwrite=overwrite)
+    served = rounded(run.model, run.config.quantise)
+    bytes_before = embedding_bytes(served)
+    share = share_of(budget, bytes_before)
+    num_bytes = parse_bytes(budget) if share is None else share
+    chosen = _choose(run, dataset, num_bytes, bands, quantise, by_loss)
+    made_by = {"rule": "compressed", "was": dict(run.plan.made_by)}
+    features = tuple(choice.plan.features[0] for _, choice in chosen)
+    plan = Plan(run.plan.base_dim, made_by, features)
+    config = replace(
+        run.config,
+        **dict.fromkeys(NOT_ASKED),
+        plan=str((out / PLAN).resolve()),
+        data=str(dataset.path.resolve()),
+        quantise=quantise,
+    )
+    model = _fitted(run, config, plan, chosen, dataset)
+    small = rounded(model, quantise)
+    measured = {
+        split: _measure(small, config, dataset, split, progress) for split in ("validation", "test")
+    }
+    before = _measure(served, config, dataset, "validation", progress)
+    summary = _summary(path, run, config, plan, small, dataset, measured)
+    with _new_folder(out) as folder:
+        write_atomically(folder / CONFIG, config.to_toml())
+        plan.save(folder / PLAN)
+        _save_weights(folder, model, run.step, measured["validation"])
+        write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    after, bytes_after = measured["validation"], embedding_bytes(small)
+    model_bytes = _bytes_of(served), _bytes_of(small)
+    return CompressedRun(plan, before, after, bytes_before, bytes_after, model_bytes, dataset.path)
+
+
+def _bytes_of(model: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in model.state_dict().values())
+
+
+def _opened(path: Path, data: Path | None) -> tuple[Dataset, OpenedRun]:
+    if not (path / CONFIG).is_file():
+        raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
+    if not (path / SUMMARY).is_file():  # which says by which vocabulary, and how, it was trained
+        raise ValueError(f"{path} has not come to its end: mixdim train --resume --out {path}")
+    if data is None:
+        said = read_config(path / CONFIG).data
+        if said is None:
+            raise ValueError(f"{path / CONFIG} does not say which data it was trained on: give --data")
+        data = Path(said)
+    dataset = Dataset(data)
+    return dataset, open_for(path, dataset, as_trained=True)
+
+
+def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that may not be replaced, before there is any work."""
+    if out.resolve() == path.resolve():
+        raise ValueError(f"--out must be another folder than the run {path}")
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not is_run(out):
+        raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
+    if not overwrite:
+        raise FileExistsError(f"{out} exists already; --overwrite replaces it")
+
+
+def _choose(
+    run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantise: str | None, by_loss: bool
+) -> list[tuple[Subject, Chosen]]:
+    """What was learned of each feature, and how to store it, not rounded."""
+    tables, asked = tables_of(run.model), _asked(run, dataset)
+    metrics = loss_metrics(run.model, dataset) if by_loss else {}
+    subjects = [
+        Subject(name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name))
+        for name in run.plan
+    ]
+    chosen = choose(subjects, num_bytes, bands=bands, bits=BITS[quantise])
+    assert all(choice.codes is None for choice in chosen)  # since ids are ranks
+    return [
+        (replace(subject, counts=asked[subject.name]), replace(choice, plan=_unrounded(choice.plan)))
+        for subject, choice in zip(subjects, chosen, strict=True)
+    ]
+
+
+def _unrounded(plan: Plan) -> Plan:
+    """The same widths, not rounded: a run keeps its weights so, and its config says how to round."""
+    (feature,) = plan.features
+    blocks = tuple(
+        replace(block, storage=Narrow(block.dim)) if isinstance(block.storage, Quantised) else block
+        for block in feature.blocks
+    )
+    return replace(plan, features=(replace(feature, blocks=blocks),))
+
+
+def _fitted(
+    run: OpenedRun,
+    config: RunConfig,
+    plan: Plan,
+    chosen: list[tuple[Subject, Chosen]],
+    dataset: Dataset,
+) -> nn.Module:
+    """The run's model with other tables, and all else as it learned it."""
+    model = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
+    of_tables = _table_keys(model)
+    learned = run.model.state_dict()
+    others = {name: learned[name] for name in model.state_dict() if name not in of_tables}
+    model.load_state_dict(others, strict=False)
+    small = {s.name: CompressedTable.fitted(s, choice).embedding for s, choice in chosen}
+    for layer in embedding_layers(model):
+        for name in layer.plan:
+            tables = small[name].tables()
+            parts = [tables.of_block(block).parts(block) for block in small[name].packing.blocks]
+            projections = [part.get("projection") for part in parts]
+            layer.load_blocks(name, [part["table"] for part in parts], projections)
+    return model
+
+
+def _table_keys(model: nn.Module) -> set[str]:
+    layers = {id(layer) for layer in embedding_layers(model)}
+    return {
+        key
+        for name, module in model.named_modules()
+        if id(module) in layers
+        for key in module.state_dict(prefix=f"{name}.")
+    }
+
+
+def _asked(run: OpenedRun, dataset: Dataset) -> dict[str, np.ndarray]:
+    """How much each row counts: its lookups in training, those made unknown by dropout included.
+
+    A row that was never asked for still counts a little, so that its band is not fitted to nothing.
+    """
+    asked = {}
+    for feature in dataset.meta.features:
+        counts = dataset.counts[feature.name].astype(np.float64)
+        if run.config.unknown_dropout:
+            counts[feature.out_of_vocabulary] += (counts / (1 + counts)).sum()
+        asked[feature.name] = counts + 1e-6 * max(counts.mean(), 1e-6)
+    return asked
+
+
+def _measure(
+    model: nn.Module, config: RunConfig, dataset: Dataset, split: str, progress: Progress | None
+) -> dict[str, Any]:
+    assert config.batch_size is not None
+    return evaluate(
+        model,
+        dataset,
+        split,
+        batch_size=config.batch_size,
+        slice_by=config.slice_by,
+        progress=progress,
+    )
+
+
+def _summary(
+    path: Path,
+    run: OpenedRun,
+    config: RunConfig,
+    plan: Plan,
+    model: nn.Module,
+    dataset: Dataset,
+    measured: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """What the old run's summary says, where it is still true, and what is new."""
+    old = read_summary(path)
+    place = {"step": run.step, "epoch": old.get("validation", {}).get("best", {}).get("epoch")}
+    if old.get("data_fingerprint") != dataset.fingerprint:  # other rows, by the same vocabulary
+        old |= {"baselines": {}, "unknown_lookups": {}}
+    layers = embedding_layers(model)
+    said = {name: None for name in NOT_ASKED if name in old}
+    return {
+        **old,
+        **said,
+        "made_by": dict(plan.made_by),
+        "base_dim": plan.base_dim,
+        "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "embedding_parameters": sum(layer.num_parameters for layer in layers),
+        "embedding_bytes": embedding_bytes(model),
+        "quantise": config.quantise,
+        "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
+        **{
+            split: {which: {**metrics, **place} for which in ("best", "last")}
+            for split, metrics in measured.items()
+        },
+        "data": config.data,
+        "data_fingerprint": dataset.fingerprint,
+        "compressed_from": str(path.resolve()),
+    }
+
+
+def _save_weights(folder: Path, model: nn.Module, step: int, metrics: dict[str, Any]) -> None:
+    """Write the weights as the best and as the last of a run."""
+    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    checkpoints, best = Checkpoints(folder / "checkpoint"), {"step": step, **metrics}
+    for kind in ("best", "step"):
+        checkpoints.save(kind, step, tensors, {"best": best})
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """A folder to write to that takes its place when all is written; else nothing is left of it."""
+    out = follow_links(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = out.with_name(f".{out.name[:40]}.{secrets.token_hex(8)}")
+    replaced = folder.with_name(f"{folder.name}.replaced")
+    with signals_as_exceptions():
+        try:
+            folder.mkdir()
+            yield folder
+            if out.exists():
+                with alone_at_work(out):
+                    out.rename(replaced)
+            folder.rename(out)
+        finally:
+            if replaced.exists() and not out.exists():
+                replaced.rename(out)
+            for left in (folder, replaced):
+                shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,173 @@
+"""A training run of many processes: a run like any other, whose folder rank 0 writes.
+
+Knows nothing about what is in the loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mixdim._util.files import write_atomically
+from mixdim._util.locks import alone_at_work
+from mixdim.data import Dataset
+from mixdim.distributed.placement import bytes_by_rank
+from mixdim.distributed.tables import tables_of
+from mixdim.layer.packing import pack
+from mixdim.models import DLRM
+from mixdim.planning.budget import format_bytes
+from mixdim.planning.plan import Plan
+from mixdim.runs.config import RunConfig, read_config
+from mixdim.runs.folder import (
+    CONFIG,
+    PLAN,
+    SUMMARY,
+    empty,
+    make_run_folder,
+    remove_unfinished,
+)
+from mixdim.runs.models import build_model, check_fits
+from mixdim.runs.summary import read_summary, summarise
+from mixdim.runs.train import continued, is_finished, opening_lines, plan_of
+from mixdim.training.baselines import baselines_of
+from mixdim.training.evaluation import Progress, feature_to_slice_by
+from mixdim.training.options import AUTO
+from mixdim.training.tasks import task_of
+
+OPTIMIZERS = ("adagrad", "sgd")
+
+
+def train_distributed(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    echo: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Train as the config says on all processes that torchrun started; returns the summary."""
+    from mixdim.distributed.joining import joined  # TorchRec is installed on its own
+
+    if resume and overwrite:
+        raise ValueError("give --resume or --overwrite, not both")
+    if resume and (out / CONFIG).is_file():
+        saved = read_config(out / CONFIG)
+        if not saved.distributed:
+            raise ValueError(f"{out} was started without --distributed: resume it without")
+        config = continued(config, saved, out)
+    leaves_out = config.first_order is None
+    config, dataset = _effective(config, out, resume=resume)
+    options, plan = config.training_options(), plan_of(config, dataset)
+    tables_of(pack(plan), list(plan))  # refuses storages that TorchRec has not, before there is a folder
+    if resume and (out / PLAN).is_file() and Plan.load(out / PLAN) != plan:
+        raise ValueError(f"{out} was started with another plan, or other data, than there is now")
+    if resume and (out / SUMMARY).is_file() and is_finished(summary := read_summary(out), config):
+        echo(f"{out} is finished already")
+        return summary
+    with joined() as group, ExitStack() as held:
+        from mixdim.distributed.telling import broadcast_text
+        from mixdim.distributed.training import fit_together
+
+        wrong = ""
+        if group.rank == 0:
+            try:
+                make_run_folder(out, resume=resume, overwrite=overwrite)
+                held.enter_context(alone_at_work(out))
+                _begin(config, plan, out, resume=resume)
+            except (OSError, ValueError) as error:
+                wrong = str(error) or repr(error)
+        if wrong := broadcast_text(wrong):
+            raise ValueError(wrong)
+        sharded = _sharded(config, plan, dataset)
+        with torch.device("meta"):
+            shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
+        if group.rank == 0:
+            for line in opening_lines(config, plan, shapes, dataset):
+                echo(line)
+            for line in _lines_about_ranks(config, plan, group.world, leaves_out=leaves_out):
+                echo(line)
+        fitted = fit_together(sharded, group, dataset, options, out, resume=resume, progress=progress)
+        if group.rank == 0:
+            baselines = baselines_of(dataset, progress=progress)
+            summary = summarise(config, plan, shapes, fitted, dataset, baselines)
+            summary["ranks"] = group.world
+            write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        broadcast_text("")  # nobody leaves before it is written
+        return read_summary(out)
+
+
+def _lines_about_ranks(config: RunConfig, plan: Plan, world: int, *, leaves_out: bool) -> list[str]:
+    """What each rank holds, and what a run of one process would have that this has not."""
+    assert config.optimizer is not None
+    most = max(held.total for held in bytes_by_rank(plan, world, optimizer=config.optimizer))
+    ranks = "1 rank, which" if world == 1 else f"{world} ranks, of which each"
+    lines = [
+        f"{ranks} holds up to {format_bytes(most)} of embeddings and their {config.optimizer} state"
+    ]
+    if leaves_out and config.preset == AUTO:
+        lines.append(
+            "without first-order weights and weight decay, which there are not with --distributed: one "
+            f"process trains the same with --no-first-order --optimizer {config.optimizer}"
+        )
+    return lines
+
+
+def _effective(config: RunConfig, out: Path, *, resume: bool) -> tuple[RunConfig, Dataset]:
+    """Fill in what was not said, and refuse what there is not on many processes."""
+    if config.data is None:
+        raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
+    dataset = Dataset(config.data)
+    if config.model not in (None, "dlrm") or (config.model is None and dataset.task != "binary"):
+        raise ValueError("--distributed trains --model dlrm only")
+    if config.first_order:
+        raise ValueError("--first-order is not there with --distributed: leave it out")
+    if config.quantise is not None or config.method is not None:
+        raise ValueError("--quantise and --method are not there with --distributed: leave them out")
+    optimizer = config.optimizer or "adagrad"
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(
+            f"optimizer must be one of {', '.join(OPTIMIZERS)} with --distributed, as TorchRec has no "
+            f"other for tables on a CPU, got {optimizer!r}"
+        )
+    told = replace(config, model="dlrm", first_order=False, optimizer=optimizer, distributed=True)
+    full = replace(told.effective_for(dataset), data=str(dataset.path.resolve()))
+    if full.plan is not None:
+        full = replace(full, plan=str(Path(full.plan).resolve()))
+    check_fits(full, dataset)
+    feature_to_slice_by(dataset, full.slice_by)
+    task_of(dataset.task)
+    return full, dataset
+
+
+def _begin(config: RunConfig, plan: Plan, out: Path, *, resume: bool) -> None:
+    from mixdim.distributed.stored import remove_killed_saves  # half a second of PyTorch
+
+    if not resume:
+        empty(out)
+    remove_unfinished(out)
+    remove_killed_saves(out / "checkpoint")
+    write_atomically(out / CONFIG, config.to_toml())
+    plan.save(out / PLAN)
+
+
+def _sharded(config: RunConfig, plan: Plan, dataset: Dataset) -> Any:
+    """The model on all ranks, with the first weights that a run of one process has."""
+    from mixdim.distributed.embeddings import ShardableEmbeddings
+    from mixdim.distributed.sharding import shard
+
+    assert config.seed is not None
+    assert config.lr is not None
+    generator = torch.Generator().manual_seed(config.seed)
+    drawn: Any = {"init": config.init, "generator": generator}
+    bags = [name for name in dataset.feature_names if name not in dataset.single_valued]
+    embeddings = ShardableEmbeddings(plan, bags=bags, **drawn)
+    widths: Any = {"bottom": config.bottom, "top": config.top}
+    model = DLRM(embeddings, num_dense=dataset.num_dense, **widths, **drawn)
+    return shard(model, lr=config.lr, table_lr=config.table_lr, optimizer=config.optimizer or "adagrad")

@@ -1,0 +1,1 @@
+"""Drawings of plans, popularity and records. Numbers never import this room."""

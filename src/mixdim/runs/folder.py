@@ -1,0 +1,57 @@
+"""The folder of a run: whose it is, and what may be written there. Knows nothing about training.
+
+config.toml      what was asked, every option
+plan.json        how blocks are stored; large orders of ids lie beside it
+metrics.jsonl    losses and validations as they came
+checkpoint/      the newest two states, and the best weights
+tuning.json      what was tried before, if its weight decay was searched for
+summary.json     how it ended
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mixdim._util.files import make_folder
+from mixdim.runs.config import read_config
+
+CONFIG, PLAN, JOURNAL, SUMMARY = "config.toml", "plan.json", "metrics.jsonl", "summary.json"
+TUNING = "tuning.json"
+
+
+def make_run_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make the folder of a run, unless what is there may not be continued or replaced."""
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is not a folder")
+    # A run killed at its very beginning leaves an unfinished config.
+    held = [path for path in out.glob("*") if not path.name.startswith(f".{CONFIG}.")]
+    if held and not (resume or overwrite):
+        raise FileExistsError(f"{out} exists already; --resume continues it, --overwrite replaces it")
+    if held and not is_run(out):
+        raise FileExistsError(f"{out} exists and is no run, so nothing is written there")
+    make_folder(out)
+
+
+def empty(folder: Path) -> None:
+    """Remove all that is in a folder; the folder itself stays, and so do its lock and a link to it."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def remove_unfinished(out: Path) -> None:
+    """Remove what is left of files that a run was writing when it was killed."""
+    for name in (CONFIG, PLAN, TUNING, SUMMARY):
+        for left in out.glob(f".{name}.*"):
+            left.unlink(missing_ok=True)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder was made by `train_run`: other programs have a config.toml too."""
+    try:
+        return read_config(path / CONFIG).model is not None
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,229 @@
+"""What a report says of runs: their order, names and metrics, as rows of a table. Knows no HTML."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from mixdim._util.text import printable
+from mixdim.runs.sweeps.methods import made_by, method_of, place_among_methods, temperature_of
+from mixdim.runs.sweeps.objective import best_possible, objective_of
+from mixdim.runs.sweeps.recommend import embedding_bytes_of
+from mixdim.runs.sweeps.records import Record
+from mixdim.runs.sweeps.spending import share_spent
+
+# Options that decide where a point lies, not which line it is on; and options that decide no result.
+PLACE = {"base_dim", "budget", "model_budget", "plan", "seed"}
+NO_MATTER = {"data", "checkpoint_every", "tensorboard"}
+
+Row = dict[str, Any]  # by column; numbers, text, or None where there is nothing to say
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    """Sort by data, model, temperature or method, size and seed: a report does not depend on the file.
+
+    Data that was moved between runs goes by the name that it had last.
+    """
+
+    def place(record: Record) -> tuple[Any, ...]:
+        config = record.config
+        size = record.summary["num_parameters"] if record.summary else config.get("model_budget") or 0
+        temperature, method = temperature_of(record), config.get("method") or ""
+        return (
+            *(_folder(record), record.summary is None),  # a failed run knows no fingerprint
+            *(record.summary["data_fingerprint"] if record.summary else "", config.get("model") or ""),
+            *(math.inf if temperature is None else temperature, place_among_methods(method), size),
+            *(config.get("seed") or 0, record.key),
+        )
+
+    return sorted(_with_last_folder(records), key=place)
+
+
+def _with_last_folder(records: Iterable[Record]) -> list[Record]:
+    records = sorted(records, key=lambda record: (record.finished_at, record.key))
+    last = {r.summary["data_fingerprint"]: r.config.get("data") for r in records if r.summary}
+    return [
+        replace(r, config={**r.config, "data": last[r.summary["data_fingerprint"]]}) if r.summary else r
+        for r in records
+    ]
+
+
+def data_names(records: Iterable[Record]) -> dict[str, str]:
+    """A name for the data of each record's key: its folder's, with a fingerprint where two share it."""
+    records = list(records)
+    fingerprints = defaultdict(set)
+    for record in records:
+        if record.summary:
+            fingerprints[_folder(record)].add(record.summary["data_fingerprint"])
+    names = {}
+    for record in records:
+        name = _folder(record)
+        if record.summary and len(fingerprints[name]) > 1:
+            name += f" ({record.summary['data_fingerprint'][:8]})"
+        names[record.key] = name
+    return names
+
+
+def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The finite metrics of the best weights on test, the loss first, and the time.
+
+    >>> metrics_of({"test": {"best": {"mse": 0.5, "mae": None, "slices": {"rare": {"mse": 0.75}}}},
+    ...             "seconds": 2.0})
+    {'test_mse': 0.5, 'test_mse_rare': 0.75, 'seconds': 2.0}
+    """
+    best, objective = summary["test"]["best"], objective_of([summary])
+    found = {f"test_{name}": best.get(name) for name in (objective, "accuracy", "auc", "mae")}
+    for third, of_third in (best.get("slices") or {}).items():
+        found[f"test_{objective}_{third}"] = of_third.get(objective)
+    found["seconds"] = summary["seconds"]
+    return {name: float(value) for name, value in found.items() if _is_finite(value)}
+
+
+def table_rows(records: Iterable[Record]) -> list[Row]:
+    """One row a finished run. All rows have the same columns, in one order; the CSV has these too."""
+    finished = [record for record in in_order(records) if record.summary]
+    names, differing = data_names(finished), differing_options(finished)
+    in_bytes = says_bytes(finished)
+    rows = []
+    for record in finished:
+        summary = record.summary
+        assert summary is not None
+        objective = objective_of([summary])
+        rows.append({
+            "data": names[record.key],
+            "model": summary["model"],
+            "temperature": temperature_of(record),
+            "method": method_of(record) if record.config.get("method") else None,
+            "base_dim": summary["base_dim"],
+            "options": differing[record.key],
+            "plan": rule_of(record),
+            "seed": summary["seed"],
+            "parameters": summary["num_parameters"],
+            "embedding_bytes": embedding_bytes_of(summary) if in_bytes else None,
+            **metrics_of(summary),
+            f"train_{objective}": (record.train or {}).get(objective),
+            f"best_possible_{objective}": best_possible(summary),
+            "embedding_parameters": summary["embedding_parameters"],
+            "model_budget": record.config.get("model_budget"),
+            "embedding_budget": _embedding_budget(record),
+            "budget_spent": share_spent(record),
+            "samples_per_second": summary["samples_per_second"],
+            "peak_memory_bytes": summary["peak_memory_bytes"],
+            "finished_at": record.finished_at,
+            "key": record.key,
+        })  # fmt: skip
+    columns = all_names([list(row) for row in rows])
+    return [{column: row.get(column) for column in columns if _any(rows, column)} for row in rows]
+
+
+def says_bytes(records: Iterable[Record]) -> bool:
+    """Whether bytes of embeddings tell more than parameters: records from before runs said so have none.
+
+    They are then known of all records: those without are float32.
+    """
+    return any("embedding_bytes" in record.summary for record in records if record.summary)
+
+
+def differing_options(records: Sequence[Record]) -> dict[str, str]:
+    """What sets each record's key apart from others of its data, beyond model, method and size.
+
+    An option that some have not, such as the hidden widths of one model, sets nothing apart by itself.
+    """
+    groups = defaultdict(list)
+    for record in records:
+        groups[_folder(record)].append(record)
+    found = {}
+    for group in groups.values():
+        values = defaultdict(set)
+        for record in group:
+            for option in record.config.keys() - _said_elsewhere(record):
+                values[option].add(json.dumps(record.config[option]))
+        several = sorted(option for option, seen in values.items() if len(seen - {"null"}) > 1)
+        for record in group:
+            own = [option for option in several if option not in _said_elsewhere(record)]
+            said = {option: record.config.get(option) for option in own}
+            found[record.key] = ", ".join(
+                f"{o} {_in_words(v)}" for o, v in said.items() if v is not None
+            )
+    return found
+
+
+def _said_elsewhere(record: Record) -> set[str]:
+    """Options that the name of a run or its place in the chart tells."""
+    by_name = {"method", "quantise"} if record.config.get("method") else set()  # "int8:mixed" says both
+    return PLACE | NO_MATTER | {"model", "temperature"} | by_name
+
+
+def label(column: str) -> str:
+    """A column's or metric's name for readers.
+
+    >>> label("test_log_loss_rare")
+    'test log loss, rare third'
+    """
+    for third in ("popular", "middle", "rare"):
+        if column.endswith(f"_{third}"):
+            return f"{label(column.removesuffix(f'_{third}'))}, {third} third"
+    words = (word.upper() if word in ("mse", "mae", "auc") else word for word in column.split("_"))
+    return " ".join(words)
+
+
+def short_number(value: float | None) -> str:
+    """A number with about four digits.
+
+    >>> short_number(0.49949613), short_number(12345.678), short_number(None)
+    ('0.4995', '12,346', '')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def _folder(record: Record) -> str:
+    return printable(PurePath(record.config.get("data") or "").name) or "unnamed data"
+
+
+def _embedding_budget(record: Record) -> str | None:
+    """What was asked for as a budget of embeddings; of a model's budget they have what it leaves."""
+    return None if record.config.get("model_budget") else record.config.get("budget")
+
+
+def rule_of(record: Record) -> str | None:
+    """What chose the widths of a run, if it was neither the power law nor a method."""
+    if record.config.get("method") or made_by(record)["rule"] == "power_law":
+        return None
+    return method_of(record)
+
+
+def _in_words(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list | tuple) else printable(str(value))
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _any(rows: Sequence[Row], column: str) -> bool:
+    return any(row.get(column) not in (None, "") for row in rows)
+
+
+def all_names(lists: Sequence[Sequence[str]]) -> list[str]:
+    """The names of all lists, each once, a new one after the name that it follows in its list.
+
+    >>> all_names([["loss", "seconds"], ["loss", "accuracy", "seconds"]])
+    ['loss', 'accuracy', 'seconds']
+    """
+    merged: list[str] = []
+    for names in lists:
+        place = 0
+        for name in names:
+            if name not in merged:
+                merged.insert(place, name)
+            place = merged.index(name) + 1
+    return merged

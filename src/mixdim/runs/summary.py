@@ -1,0 +1,126 @@
+"""How a run ended: what `summary.json` says, and the curve of its validations. Trains nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import mixdim
+from mixdim.data import Dataset
+from mixdim.data.unknown_values import advice
+from mixdim.planning.budget import parse_budget
+from mixdim.planning.plan import Plan
+from mixdim.runs.beside_baselines import baselines_line, warning_below_baseline
+from mixdim.runs.config import RunConfig
+from mixdim.runs.folder import JOURNAL, SUMMARY
+from mixdim.runs.models import OPTIONS_OF_MODELS
+from mixdim.runs.rounded import embedding_bytes, embedding_layers
+from mixdim.training import Fitted
+from mixdim.training.baselines import Baselines
+from mixdim.training.tasks import Task, task_of
+
+OPTIONS = (
+    *("method", "bands", "rounding", "min_dim", "seed", "preset", "optimizer", "lr", "table_lr"),
+    *("weight_decay", "batch_size", "epochs", "patience", "shuffle", "unknown_dropout", "init"),
+    *(field.name for field in fields(RunConfig) if field.name in OPTIONS_OF_MODELS),
+)
+
+
+def summarise(
+    config: RunConfig,
+    plan: Plan,
+    model: nn.Module,
+    fitted: Fitted,
+    dataset: Dataset,
+    baselines: Baselines,
+) -> dict[str, Any]:
+    """What `summary.json` says: what was trained, at what cost, how well."""
+    truth, bound = dataset.meta.truth or {}, f"bayes_{task_of(dataset.task).objective}"
+    return {
+        "model": config.model,
+        "temperature": plan.temperature,
+        "made_by": dict(plan.made_by),
+        "base_dim": plan.base_dim,
+        "budget": None if config.budget is None else parse_budget(config.budget, num_rows=plan.num_rows),
+        "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
+        # Not the plan's: an array that blocks share is one in each layer, of users and of items.
+        "embedding_parameters": sum(layer.num_parameters for layer in embedding_layers(model)),
+        "embedding_bytes": embedding_bytes(model),
+        "quantise": config.quantise,
+        "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
+        **{name: getattr(config, name) for name in OPTIONS},
+        "epochs_run": fitted.epochs_run,
+        "steps": fitted.steps,
+        "stopped_early": fitted.stopped_early,
+        "seconds": fitted.seconds,
+        "samples_per_second": fitted.samples_per_second,
+        "peak_memory_bytes": fitted.peak_memory_bytes,
+        "slice_feature": fitted.slice_feature,
+        "validation": fitted.validation,
+        "test": fitted.test,
+        "baselines": baselines,
+        **({bound: truth[bound]} if bound in truth else {}),
+        "unknown_lookups": {
+            name: {**found, "trained": found["trained"] or bool(config.unknown_dropout)}
+            for name, found in dataset.unknown_lookups.items()
+            if found["validation"] or found["test"]
+        },
+        "data": config.data,
+        "generator": dataset.meta.source.get("generator"),  # of synthetic data
+        "data_fingerprint": dataset.fingerprint,
+        "vocabulary_fingerprint": dataset.vocabulary_fingerprint,
+        "version": mixdim.__version__,
+        "machine": {
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """What a finished run's `summary.json` says."""
+    try:
+        return dict(json.loads((path / SUMMARY).read_bytes()))
+    except ValueError as error:
+        raise ValueError(f"{path / SUMMARY} is malformed: {error}") from None
+
+
+def read_curve(path: Path, task: Task) -> tuple[dict[str, Any], ...]:
+    """The validations that a run's journal tells of, also those from before a resumption.
+
+    Each has `step`, `epoch`, `train_seconds`, `seconds`, the objective as `loss`, and what else the task
+    keeps in its curves.
+    """
+    journal = path / JOURNAL
+    lines = journal.read_text(encoding="utf-8").splitlines() if journal.is_file() else []
+    return tuple(
+        {
+            **{name: line[name] for name in ("step", "epoch", "train_seconds", "seconds")},
+            "loss": line["validation"][task.objective],
+            **{name: line["validation"][name] for name in task.curve_metrics},
+        }
+        for line in map(json.loads, lines)
+        if line["kind"] == "validation"
+    )
+
+
+def advice_after(summary: Mapping[str, Any]) -> list[str]:
+    """What a reader of a run's results should know of its data and its baselines, line by line."""
+    generated = any(name.startswith("bayes_") for name in summary)
+    said = (
+        baselines_line([summary]),
+        advice(summary.get("unknown_lookups", {}), prepared=not generated),
+        warning_below_baseline(summary),
+    )
+    return [lines for lines in said if lines is not None]

@@ -1,0 +1,72 @@
+"""What chose the widths of a recorded run, and what to call it. Knows nothing about figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from mixdim._util.text import printable
+from mixdim.planning.methods import METHODS, rounding_of
+from mixdim.runs.sweeps.records import Record
+
+UNIFORM = "uniform"
+NAMES = {"lifted": "lifted uniform", "pooled": "pooled bands"}
+SAY_NOTHING = ("unknown", "by_hand")  # rules that only the name of the plan's file tells more about
+
+
+def made_by(record: Record) -> Mapping[str, Any]:
+    """The rule that chose the widths of a run, with its arguments: see `mixdim.Plan.made_by`.
+
+    Records from before plans said so have a temperature, which of a run with a plan of its own may be
+    untrue: there the name of the plan's file, "label.whatever.json" with - for blanks, tells the rule.
+    """
+    summary = record.summary or {}
+    stated, planned = summary.get("made_by"), record.config.get("plan")
+    if stated is not None and not (planned and stated["rule"] in SAY_NOTHING):
+        return dict(stated)
+    temperature = summary.get("temperature", record.config.get("temperature"))
+    if planned is None:
+        return {"rule": "power_law", "temperature": temperature}
+    label = PurePath(planned).name.split(".")[0].replace("-", " ")
+    # Lifted uniform tables said 0, and are no uniform ones.
+    return {"rule": label, **({"temperature": temperature} if temperature else {})}
+
+
+def temperature_of(record: Record) -> float | None:
+    """The temperature of a run by the power law; None where a method or another rule chose widths."""
+    if record.config.get("method"):
+        return None
+    rule = made_by(record)
+    return rule["temperature"] if rule["rule"] == "power_law" else None
+
+
+def plain_name(method: str) -> str:
+    """A method without its rounding.
+
+    >>> plain_name("int8:mixed"), plain_name("mixed")
+    ('mixed', 'mixed')
+    """
+    return method.removeprefix(f"{rounding_of(method)}:")
+
+
+def place_among_methods(method: str) -> tuple[str, int, str]:
+    """Sorts methods as they are always listed, those that round their rows after all others.
+
+    >>> sorted(["int8:mixed", "robe", "my own", "mixed"], key=place_among_methods)
+    ['mixed', 'robe', 'my own', 'int8:mixed']
+    """
+    plain, known = plain_name(method), list(METHODS)
+    return rounding_of(method) or "", known.index(plain) if plain in known else len(known), plain
+
+
+def method_of(record: Record) -> str:
+    """What a run is called: "uniform", "temperature 0.3", or the name of its method or rule."""
+    if record.config.get("method"):
+        return printable(record.config["method"])
+    rule, temperature = made_by(record)["rule"], temperature_of(record)
+    if temperature is not None:
+        return UNIFORM if temperature == 0 else f"temperature {temperature:g}"
+    if rule == "scaled_power_law":
+        return f"scaled, temperature {made_by(record)['temperature']:g}"
+    return NAMES.get(rule, printable(rule.replace("_", " ")))

@@ -1,0 +1,292 @@
+"""Many runs, recorded one by one: skip what is finished, go on after a failure, stop at any time.
+
+Knows nothing about figures; one run is the business of worker.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mixdim._util.arguments import whole_number
+from mixdim._util.signals import StopRequests
+from mixdim.data import Dataset
+from mixdim.planning.budget import parse_budget, width_of
+from mixdim.planning.from_counts import FloorWarning
+from mixdim.planning.plan import Plan
+from mixdim.planning.sizing import largest_base_dim
+from mixdim.runs.config import RunConfig
+from mixdim.runs.models import build_model, check_fits
+from mixdim.runs.sweeps.keys import record_key
+from mixdim.runs.sweeps.measure import AskedRun, known_baselines
+from mixdim.runs.sweeps.records import Record, append_record, read_records
+from mixdim.runs.sweeps.run_locks import RunLocks
+from mixdim.runs.sweeps.spending import OF_EMBEDDINGS, run_name
+from mixdim.runs.sweeps.worker import Worker, get_ready, remove_abandoned_folders, some_done
+from mixdim.runs.train import plan_of
+from mixdim.training.evaluation import Progress
+
+SECONDS_BETWEEN_LOOKS = 0.2  # how long a request to stop may wait
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run that a sweep should make.
+
+    With a `model_budget`, parameters of the whole model, the config says neither base_dim nor budget.
+    """
+
+    config: RunConfig
+    model_budget: int | None = None
+
+
+def within_budget(config: RunConfig, budget: str) -> SweepRun:
+    """A run within a budget as a sweep is asked for it.
+
+    "2^15", "1M" and "64MB" (in float32) count the whole model. "width:2", what uniform dimensions of
+    width 2 have, and "embeddings:1M" or "embeddings:4MB" count embeddings alone, as in `mixdim train`.
+
+    >>> within_budget(RunConfig(), "2^15").model_budget
+    32768
+    >>> [within_budget(RunConfig(), text).config.budget for text in ("width:2", "embeddings:4MB")]
+    ['width:2', '4MB']
+    """
+    text, width = budget.strip(), width_of(budget)
+    if width is not None:
+        return SweepRun(replace(config, budget=f"width:{width}"))
+    if text.startswith(OF_EMBEDDINGS):
+        text = text.removeprefix(OF_EMBEDDINGS)
+        parse_budget(text)  # says now what is wrong with it
+        return SweepRun(replace(config, budget=text))
+    return SweepRun(config, parse_budget(text))
+
+
+class InfeasibleBudgetError(ValueError):
+    """A budget below what the narrowest model has."""
+
+
+class SweepStopped(Exception):  # noqa: N818  # nothing went wrong
+    """A signal stopped the sweep; what was finished is in the records."""
+
+    def __init__(self, signal_name: str, finished: int, total: int) -> None:
+        self.signal_name = signal_name
+        super().__init__(f"stopped by {signal_name} after {finished} of {total} runs")
+
+
+def run_sweep(
+    runs: Sequence[SweepRun],
+    records: Path,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    on_record: Callable[[Record], None] | None = None,
+) -> list[Record]:
+    """Make every run that is not finished in the file `records`, and return the records of all.
+
+    - `jobs`: runs at a time, each in a process of its own; they divide torch's threads.
+    - `progress("runs", done, total, note)` is called once it is known which runs are finished, whenever
+      a run begins or ends, and again and again while those that are left are under way elsewhere.
+    - `on_record`: called with each record as soon as it is written, or found to be finished.
+
+    The records come in the order of the runs. A run that fails, also by a budget that no model meets,
+    is recorded as failed, and made again by the next sweep. SIGINT and SIGTERM raise `SweepStopped`;
+    the runs under way are thrown away. Sweeps may share a file at the same time, and then share the
+    work: none makes a run that another has begun, but waits for its record, or for its death.
+    """
+    jobs = whole_number(jobs, "jobs")
+    _check_place(records)
+    asked = _solve(runs)
+    threads = max(1, torch.get_num_threads() // jobs)
+    waiting = list({run.key: run for run in asked}.values())
+    total = len(waiting)
+    working: list[Worker] = []
+    before = _recorded(records)
+
+    def show(note: str = "") -> None:
+        if progress is not None:
+            progress("runs", total - len(waiting) - len(working), total, note)
+
+    def tell(record: Record) -> None:
+        if on_record is not None:
+            on_record(record)
+        show(record.error or "")
+
+    def keep(record: Record) -> None:
+        append_record(records, record)
+        locks.release(record.key)
+        tell(record)
+
+    def begin(run: AskedRun) -> None:
+        """Make a run that is ours, unless another sweep has recorded it since this one began."""
+        waiting.remove(run)
+        recorded = _recorded(records)
+        record = recorded.get(run.key)
+        if record is not None and (record.finished or record != before.get(run.key)):
+            locks.release(run.key)
+            tell(record)
+        elif run.error is not None:
+            keep(run.record(error=run.error))
+        else:
+            known = known_baselines(recorded.values())
+            working.append(Worker(replace(run, known_baselines=known), threads=threads))
+            show(f"now {run_name({**asdict(run.config), 'model_budget': run.model_budget})}")
+
+    with StopRequests(every=True) as stopped, RunLocks(records) as locks:
+        for run in list(waiting):
+            if (record := before.get(run.key)) is not None and record.finished:
+                waiting.remove(run)
+                if on_record is not None:
+                    on_record(record)
+        show()
+        try:
+            remove_abandoned_folders()
+            if any(run.error is None for run in waiting):
+                get_ready(stopped, seconds=SECONDS_BETWEEN_LOOKS)
+            while waiting or working:
+                if stopped.name is not None:
+                    left = len(waiting) + len(working)
+                    raise SweepStopped(stopped.name, total - left, total)
+                for run in list(waiting):
+                    if len(working) < jobs and not stopped() and locks.take(run.key):
+                        begin(run)
+                if waiting and len(working) < jobs and not stopped():
+                    show(f"{len(waiting)} under way in other sweeps")
+                for worker in some_done(working, seconds=SECONDS_BETWEEN_LOOKS):
+                    working.remove(worker)
+                    keep(worker.finish())
+        finally:
+            for worker in working:
+                worker.stop()
+            remove_abandoned_folders()
+    found = {record.key: record for record in read_records([records])} if asked else {}
+    # Budgets so close that they allow the same base_dim share a run.
+    return [
+        replace(record, config={**record.config, "model_budget": run.model_budget})
+        for run, record in ((run, found[run.key]) for run in asked)
+    ]
+
+
+def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> RunConfig:
+    """The effective config with the largest base_dim whose whole model meets a budget.
+
+    Everything that is trained counts: tables, projections, MLPs and biases. The error says the smallest
+    feasible budget: that of width 1. Where rounding fills a budget, the config also says what the rest
+    of the model leaves to the embeddings.
+    """
+    model_budget = whole_number(model_budget, "model_budget")
+    for option in ("base_dim", "budget", "plan"):
+        if getattr(config, option) is not None:
+            raise ValueError(f"give model_budget or {option}, not both")
+    fills = config.rounding == "fill"
+    config = replace(config, base_dim=1, rounding="integer" if fills else config.rounding)
+    config = config.effective_for(dataset)
+    check_fits(config, dataset)
+
+    @cache
+    def planned(base_dim: int) -> Plan:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FloorWarning)  # widths are only tried here
+            return plan_of(replace(config, base_dim=base_dim), dataset)
+
+    @cache
+    def beside(base_dim: int) -> int:
+        """Parameters that are not embeddings."""
+        with torch.device("meta"):
+            model = build_model(config, planned(base_dim), num_dense=dataset.num_dense, mean=0.0)
+        return sum(p.numel() for p in model.parameters()) - planned(base_dim).num_parameters
+
+    narrowest = planned(1)
+    if model_budget < narrowest.num_parameters + beside(1):
+        raise InfeasibleBudgetError(
+            f"model_budget of {model_budget:,} parameters is too small: the smallest feasible is "
+            f"{narrowest.num_parameters + beside(1):,}, one for each of {narrowest.num_rows:,} rows and "
+            f"{beside(1):,} beside the embeddings"
+        )
+    sizes = np.array([block.size for block in narrowest.blocks])
+    row_probs = np.array([block.row_prob for block in narrowest.blocks])
+
+    def widest_beside(base_dim: int) -> int:
+        """The largest base_dim of embeddings in what the rest of a model of some base_dim leaves."""
+        left = model_budget - beside(base_dim)
+        if left < narrowest.num_parameters:
+            return 0
+        rounding, temperature = config.rounding, config.temperature
+        assert temperature is not None
+        return largest_base_dim(
+            sizes,
+            row_probs,
+            temperature=temperature,
+            budget=left,
+            rounding=rounding,  # type: ignore[arg-type]  # planned(1) checked it
+        )
+
+    # The rest of a model never shrinks as vectors widen, so what is left to embeddings never grows.
+    low, high = 1, widest_beside(1) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if widest_beside(middle) >= middle else (low, middle)
+    # A block that reaches full width sheds its projection, so a little below a fit there may be none.
+    while planned(low).num_parameters + beside(low) > model_budget:
+        low -= 1
+    if fills:
+        left = model_budget - beside(low)
+        return replace(config, base_dim=low, rounding="fill", budget=str(left))
+    return replace(config, base_dim=low)
+
+
+def _solve(runs: Sequence[SweepRun]) -> list[AskedRun]:
+    """Solve and name the runs; what is wrong with all of them is found here, before the first starts."""
+    opened = cache(Dataset)
+
+    @cache
+    def within(config: RunConfig, model_budget: int) -> RunConfig | InfeasibleBudgetError:
+        assert config.data is not None
+        try:
+            return config_within(config, opened(config.data), model_budget)
+        except InfeasibleBudgetError as error:
+            return error
+
+    asked = []
+    for run in runs:
+        if run.config.data is None:
+            raise ValueError("data is missing: every run of a sweep needs a prepared folder")
+        dataset = opened(str(Path(run.config.data).resolve()))
+        # The folder of the run is thrown away, and its curves with it.
+        config = replace(run.config, data=str(dataset.path), tensorboard=False)
+        if config.plan is not None:
+            config = replace(config, plan=str(Path(config.plan).resolve()))
+        config = config.effective_for(dataset)
+        if run.model_budget is None:
+            asked.append(AskedRun(config, record_key(config, dataset.fingerprint)))
+            continue
+        solved = within(replace(config, seed=0), run.model_budget)  # the same for every seed
+        if isinstance(solved, InfeasibleBudgetError):
+            key = record_key(config, dataset.fingerprint, model_budget=run.model_budget)
+            asked.append(AskedRun(config, key, run.model_budget, str(solved)))
+        else:
+            config = replace(solved, seed=config.seed)
+            asked.append(AskedRun(config, record_key(config, dataset.fingerprint), run.model_budget))
+    return asked
+
+
+def _recorded(records: Path) -> dict[str, Record]:
+    """What is recorded by now, by key; a sweep that shares the file may have done it."""
+    if not records.exists():
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a torn line is mended by the next append
+        return {record.key: record for record in read_records([records])}
+
+
+def _check_place(records: Path) -> None:
+    """Say now what would otherwise be found out when the first run is recorded."""
+    if records.exists() and not records.is_file():
+        raise ValueError(f"records must be a file, and {records} is none")
+    if not records.resolve().parent.is_dir():
+        raise FileNotFoundError(f"cannot write {records}: there is no directory {records.parent}")

@@ -1,0 +1,250 @@
+"""A training run: plan, build, train, come back to it. Knows nothing about what is in the loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mixdim._util.files import write_atomically
+from mixdim._util.locks import alone_at_work
+from mixdim.data import Dataset
+from mixdim.models import WithFirstOrder
+from mixdim.planning.budget import parse_bytes
+from mixdim.planning.from_counts import plan as make_plan
+from mixdim.planning.methods import plan_by_method
+from mixdim.planning.plan import Plan
+from mixdim.planning.table import rule_in_words
+from mixdim.runs.beginning import begin
+from mixdim.runs.config import RunConfig, read_config
+from mixdim.runs.folder import (
+    CONFIG,
+    PLAN,
+    SUMMARY,
+    TUNING,
+    empty,
+    make_run_folder,
+    remove_unfinished,
+)
+from mixdim.runs.memory import require_memory
+from mixdim.runs.models import build_model, check_fits
+from mixdim.runs.rounded import embedding_bytes, rounded
+from mixdim.runs.summary import read_curve, read_summary, summarise
+from mixdim.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
+from mixdim.training import evaluate, fit
+from mixdim.training.auto import in_words
+from mixdim.training.baselines import Baselines, baselines_of
+from mixdim.training.evaluation import Progress, feature_to_slice_by
+from mixdim.training.inputs import num_rows
+from mixdim.training.memory import available_memory
+from mixdim.training.options import AUTO, check_preset
+from mixdim.training.resumption import MAY_CHANGE
+from mixdim.training.tasks import task_of
+
+GO_ON = "torchrun --nproc-per-node 2 -m mixdim train --distributed --resume --out"
+NAMED = 3  # features in a line that says why
+
+Echo = Callable[[str], None]
+
+
+def train_run(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    echo: Echo = lambda line: None,
+    known_baselines: Mapping[str, Baselines] | None = None,
+    tuned: Mapping[str, Any] | None = None,
+) -> TrainedRun:
+    """Train as the config says, and keep everything in the folder `out`.
+
+    - `known_baselines` were measured before, by the fingerprint of their data: they are not made again.
+    - `tuned`: what was tried to find the config's weight decay; the summary tells of it.
+    """
+    if resume and overwrite:
+        raise ValueError("give --resume or --overwrite, not both")
+    saved, planned = out / CONFIG, out / PLAN
+    if resume and saved.is_file():
+        config = continued(config, read_config(saved), out)
+    if config.distributed:
+        raise ValueError(f"{out} is of many processes: go on with {GO_ON} {out}")
+    if config.data is None:
+        raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
+    dataset = Dataset(config.data)
+    task = task_of(dataset.task)
+    config = replace(config.effective_for(dataset), data=str(dataset.path.resolve()))
+    if config.plan is not None:
+        config = replace(config, plan=str(Path(config.plan).resolve()))
+    check_fits(config, dataset)
+    feature_to_slice_by(dataset, config.slice_by)  # now, before there is a folder
+    options = config.training_options()
+    plan = plan_of(config, dataset)
+    if resume and planned.is_file() and Plan.load(planned) != plan:
+        if config.plan is not None:
+            raise ValueError(f"{out} was started with another plan than {config.plan} holds now")
+        raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
+    if resume and (out / SUMMARY).is_file():
+        summary = read_summary(out)
+        if "compressed_from" in summary:
+            raise ValueError(
+                f"{out} was made by mixdim compress and is not trained on: its plan can be trained anew "
+                f"with --plan {planned}"
+            )
+        if is_finished(summary, config):
+            echo(f"{out} is finished already")
+            return TrainedRun(summary, read_curve(out, task), lambda: open_for(out, dataset).model)
+    available = available_memory()
+    forecast = require_memory(config, plan, dataset, available=available)
+    make_run_folder(out, resume=resume, overwrite=overwrite)
+    with alone_at_work(out):
+        if not resume:
+            empty(out)
+        remove_unfinished(out)
+        write_atomically(saved, config.to_toml())
+        if tuned is not None:
+            write_atomically(out / TUNING, json.dumps(tuned, indent=2) + "\n")
+        plan.save(planned)
+        torch.manual_seed(options.seed)
+        mean = task.constant_output(dataset.mean_target)
+        model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
+        logistic = begin(model, dataset, from_baseline=bool(config.from_baseline), progress=progress)
+        for line in opening_lines(config, plan, model, dataset):
+            echo(line)
+        echo(f"memory: about {forecast}, {forecast.share_of(available)}")
+        fitted = fit(
+            model,
+            dataset,
+            options=options,
+            out=out,
+            resume=resume,
+            tensorboard=bool(config.tensorboard),
+            progress=progress,
+        )
+        baselines = (known_baselines or {}).get(dataset.fingerprint)
+        if baselines is None:
+            baselines = baselines_of(dataset, logistic=logistic, progress=progress)
+        summary = summarise(config, plan, model, fitted, dataset, baselines)
+        if (out / TUNING).is_file():  # also from before a resumption
+            summary["tuning"] = json.loads((out / TUNING).read_bytes())
+        if config.quantise is not None:
+            model = rounded(model, config.quantise)
+            summary |= _measured_rounded(model, summary, out, dataset, progress)
+        page = json.dumps(summary, indent=2) + "\n"
+        write_atomically(out / SUMMARY, page)
+        return TrainedRun(json.loads(page), read_curve(out, task), lambda: model)
+
+
+def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
+    """The plan that a config asks for, of the features of a data set."""
+    if config.plan is not None:
+        plan = Plan.load(config.plan)
+        check_features(plan, dataset, f"the plan {config.plan}")
+        plan.check_trained()
+        return plan
+    if config.method is not None:
+        assert config.budget is not None
+        num_bytes = parse_bytes(config.budget)
+        plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim)
+        if plan.cost.shared and config.model != "dlrm":
+            raise ValueError(
+                f"method {config.method!r} has one array for all features; use --model dlrm"
+            )
+        return plan
+    assert config.bands is not None
+    assert config.min_dim is not None
+    return make_plan(
+        dataset,
+        temperature=config.temperature,
+        base_dim=config.base_dim,
+        budget=config.budget,
+        bands=config.bands,
+        rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
+        min_dim=config.min_dim,
+    )
+
+
+def _measured_rounded(
+    model: nn.Module, summary: dict[str, Any], out: Path, dataset: Dataset, progress: Progress | None
+) -> dict[str, Any]:
+    """What a summary says once the best weights are rounded, as they are in `model`, and the last."""
+    steps = {which: summary["validation"][which]["step"] for which in WEIGHTS}
+    of_step = {steps["best"]: model}
+    if steps["last"] not in of_step:
+        of_step[steps["last"]] = open_for(out, dataset, "last").model
+    measured: dict[str, Any] = {"embedding_bytes": embedding_bytes(model)}
+    for split in ("validation", "test"):
+        metrics = {
+            step: evaluate(
+                one,
+                dataset,
+                split,
+                batch_size=summary["batch_size"],
+                slice_by=summary["slice_feature"],
+                progress=progress,
+            )
+            for step, one in of_step.items()
+        }
+        measured[split] = {
+            which: {**summary[split][which], **metrics[step]} for which, step in steps.items()
+        }
+    before = {split: summary[split] for split in ("validation", "test")}
+    return {**measured, "before_quantising": before}
+
+
+def is_finished(summary: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a run has come to the end that the config asks for."""
+    return bool(summary["epochs"] == config.epochs and summary["patience"] == config.patience)
+
+
+def continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
+    """The saved config of a run, with what may change; refuse what may not."""
+    for name, value in given.said().items():
+        before = getattr(saved, name)
+        now = str(Path(value).resolve()) if name in ("data", "plan") else value
+        if name == "preset" and before is not None:
+            now = check_preset(value)
+        if now != before and name not in MAY_CHANGE:
+            raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
+    return replace(given, data=None).over(saved)
+
+
+def _unknown_dropout_line(untrained: Sequence[str]) -> str:
+    """Say that it is on and, if so, why it is the default."""
+    line = "unknown dropout: ids become unknown with probability 1/(1 + count)"
+    if not untrained:
+        return line
+    named = ", ".join(untrained[:NAMED])
+    others = f" and {len(untrained) - NAMED} others" if len(untrained) > NAMED else ""
+    return f"{line}, since no row to train on has an unknown {named}{others}"
+
+
+def opening_lines(config: RunConfig, plan: Plan, model: nn.Module, dataset: Dataset) -> list[str]:
+    """What is trained and how, of an effective config."""
+    lines = [_model_line(config, plan, model)]
+    if config.preset == AUTO:
+        begins = "; begins as its baseline" if config.from_baseline else ""
+        chosen = in_words(config.training_options(), num_rows(dataset, "train"))
+        lines.append(f"preset auto: {chosen}{begins}")
+    if config.unknown_dropout:
+        lines.append(_unknown_dropout_line(dataset.untrained_unknown))
+    return lines
+
+
+def _model_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    widths = [block.dim for block in plan.blocks]
+    line = (
+        f"{config.model}: {parameters:,} parameters, {plan.num_parameters:,} of them embeddings "
+        f"({rule_in_words(plan.made_by)}, base_dim {plan.base_dim}, "
+        f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
+    )
+    if isinstance(model, WithFirstOrder):
+        line += f", {model.num_first_order:,} first-order weights, which no budget counts"
+    return line

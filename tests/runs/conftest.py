@@ -1,0 +1,41 @@
+import tempfile
+from multiprocessing import active_children
+
+import pytest
+
+from mixdim.runs.report.findings import Finding
+from mixdim.runs.train import train_run
+from report_pages import PIXEL, SQUARE
+from small_runs import told
+
+
+@pytest.fixture
+def mf_run(tmp_path):
+    train_run(told("mf", epochs=1), tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def finding(tmp_path):
+    (tmp_path / "fig2b.svg").write_text(SQUARE)
+    (tmp_path / "fig2b.png").write_bytes(PIXEL)
+    pictures = (tmp_path / "fig2b.png", tmp_path / "fig2b.svg")
+    return Finding("fig2b", "Fig. 2b", "16 times fewer", "7.3 times fewer", pictures, "clicks, 3 seeds")
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Where a sweep records its runs."""
+    return tmp_path / "records.jsonl"
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where sweeps put what is temporary; nothing of it, and none of their processes, may stay."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.glob("mixdim-sweep-*")) == []
+    assert list(tmp_path.glob(".*.locks")) == []
+    assert active_children() == []

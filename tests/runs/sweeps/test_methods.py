@@ -1,0 +1,38 @@
+import pytest
+
+from mixdim.runs.sweeps.methods import made_by, method_of, temperature_of
+from paper_records import click_record
+
+
+def with_rule(rule, **options):
+    record = click_record(**options)
+    record.summary["made_by"] = rule
+    return record
+
+
+@pytest.mark.parametrize(
+    ("record", "method", "temperature"),
+    [
+        (with_rule({"rule": "power_law", "temperature": 0.0}), "uniform", 0),
+        (with_rule({"rule": "power_law", "temperature": 0.3}), "temperature 0.3", 0.3),
+        # The rule of the plan counts, not the name of its file.
+        (with_rule({"rule": "power_law", "temperature": 0.3}, plan="x.json"), "temperature 0.3", 0.3),
+        (with_rule({"rule": "lifted", "dim": 2}, plan="any-name.json"), "lifted uniform", None),
+        (with_rule({"rule": "pooled", "temperature": 0.3, "bands": 8}, plan="p"), "pooled bands", None),
+        (with_rule({"rule": "spectral"}, plan="p.json"), "spectral", None),
+        # Where the plan does not know its rule, its file's name is all there is.
+        (with_rule({"rule": "unknown"}, plan="of-old.json"), "of old", None),
+        (with_rule({"rule": "by_hand", "was": {}}, plan="hashed-tail.1.json"), "hashed tail", None),
+    ],
+)
+def test_a_run_is_called_by_what_made_its_widths(record, method, temperature):
+    assert (method_of(record), temperature_of(record)) == (method, temperature)
+
+
+def test_records_from_before_plans_said_so_are_called_as_before():
+    assert method_of(click_record()) == "uniform"
+    assert method_of(click_record(temperature=0.4)) == "temperature 0.4"
+    lifted = click_record(plan="results/plans/lifted-uniform.bbd0ec85.1025834.json")
+    assert (method_of(lifted), made_by(lifted)) == ("lifted uniform", {"rule": "lifted uniform"})
+    pooled = click_record(temperature=0.3, plan="pooled-bands.json")
+    assert made_by(pooled) == {"rule": "pooled bands", "temperature": 0.3}

@@ -1,0 +1,208 @@
+"""Sweeps that share a file of records, at once or after a kill: nothing is lost or doubled."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from multiprocessing import active_children
+from pathlib import Path
+
+import pytest
+
+from mixdim._util import locks
+from mixdim.runs.sweeps.records import append_record, read_records
+from mixdim.runs.sweeps.run_locks import RunLocks
+from mixdim.runs.sweeps.sweep import SweepStopped, run_sweep
+from mixdim.runs.sweeps.worker import remove_abandoned_folders
+from sweep_runs import ALONE, endless, results, runs_of, wait_for
+from training_data import ratings
+
+pytestmark = ALONE
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The records of the runs that the script makes, from a sweep that nobody disturbed."""
+    return run_sweep(runs_of(epochs=8), tmp_path_factory.mktemp("alone") / "records.jsonl")
+
+
+def waits(note):
+    return "under way in other sweeps" in note
+
+
+def test_a_run_of_another_sweep_is_waited_for_and_not_made_again(file, alone):
+    with RunLocks(file) as other:
+        assert other.take(alone[0].key)
+
+        def finish_it(stage, done, total, note):
+            if waits(note) and not file.exists():
+                append_record(file, alone[0])
+                other.release(alone[0].key)
+
+        assert run_sweep(runs_of(epochs=8)[:1], file, progress=finish_it) == alone[:1]
+    assert len(file.read_text().splitlines()) == 1
+
+
+def test_other_runs_are_made_meanwhile_and_that_of_a_dead_sweep_is_taken_over(file, alone):
+    other = RunLocks(file)
+    assert other.take(alone[0].key)
+    notes, made = [], []
+
+    def die(stage, done, total, note):
+        notes.append((done, total, note))
+        if waits(note):
+            other.release(alone[0].key)
+
+    run_sweep(runs_of(epochs=8), file, progress=die, on_record=lambda one: made.append(one.key))
+    assert made == [one.key for one in (*alone[1:], alone[0])]
+    assert (3, 4, "1 under way in other sweeps") in notes
+    assert results(read_records([file])) == results(alone)
+
+
+def test_a_failure_in_another_sweep_meanwhile_is_a_failure_here(file, alone):
+    failure = replace(alone[0], status="failed", error="it diverged", summary=None, train=None, curve=[])
+    append_record(file, replace(failure, error="an earlier sweep's: to be tried again"))
+    with RunLocks(file) as other:
+        assert other.take(failure.key)
+
+        def fail_it(stage, done, total, note):
+            if waits(note) and len(file.read_text().splitlines()) == 1:
+                append_record(file, failure)
+                other.release(failure.key)
+
+        assert run_sweep(runs_of(epochs=8)[:1], file, progress=fail_it) == [failure]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_waiting(file, alone, number):
+    def interrupt(stage, done, total, note):
+        if waits(note):
+            os.kill(os.getpid(), number)
+
+    with RunLocks(file) as other:
+        assert other.take(alone[0].key)
+        with pytest.raises(SweepStopped, match=f"stopped by {number.name} after 0 of 1 runs"):
+            run_sweep(runs_of(epochs=8)[:1], file, progress=interrupt)
+
+
+def test_where_nothing_can_be_locked_finished_runs_are_still_found_and_others_refused(
+    file, alone, monkeypatch
+):
+    append_record(file, alone[0])
+    monkeypatch.setattr(locks, "fcntl", None)
+    assert run_sweep(runs_of(epochs=8)[:1], file) == alone[:1]
+    with pytest.raises(OSError, match="must be locked, which is not possible there: this system has no"):
+        run_sweep(runs_of(epochs=8), file)
+    with pytest.raises(OSError, match="must be locked"):
+        append_record(file, alone[1])
+    assert read_records([file]) == alone[:1]
+
+
+def test_a_place_where_nothing_can_be_recorded_is_refused_before_a_run_is_made(file, tmp_path):
+    os.mkfifo(file)
+    with pytest.raises(ValueError, match=r"records must be a file, and .*records.jsonl is none"):
+        run_sweep([endless()], file)
+    with pytest.raises(FileNotFoundError, match=r"there is no directory .*nowhere"):
+        run_sweep([endless()], tmp_path / "nowhere" / "records.jsonl")
+
+
+def test_signals_to_the_whole_program_do_not_reach_the_runs(file, temporary):
+    """As a terminal sends them; the sweep heeds them alone."""
+
+    def annoy():
+        wait_for(lambda: list(temporary.glob("mixdim-sweep-*")))
+        (worker,) = active_children()
+        facts = Path(f"/proc/{worker.pid}/status").read_text()
+        forkserver = int(re.search(r"PPid:\s(\d+)", facts)[1])
+        for process in (worker.pid, forkserver):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                os.kill(process, number)
+
+    annoying = threading.Thread(target=annoy)
+    annoying.start()
+    (found,) = run_sweep(runs_of(epochs=8)[:1], file)
+    annoying.join()
+    assert found.error is None
+
+
+def test_folders_that_killed_workers_left_are_removed_and_no_others(temporary):
+    ours = {name: temporary / f"mixdim-sweep-{name}" for name in ("left", "held", "link")}
+    (ours["left"] / "run").mkdir(parents=True)
+    ours["held"].mkdir()
+    (temporary / "another").mkdir()
+    ours["link"].symlink_to(temporary / "another")
+    handle = locks.lock_now(ours["held"], os.O_RDONLY)
+    remove_abandoned_folders()
+    assert set(temporary.iterdir()) == {ours["held"], ours["link"], temporary / "another"}
+    os.close(handle)
+    ours["link"].unlink()
+    remove_abandoned_folders()
+
+
+SCRIPT = """
+import sys, tempfile
+from pathlib import Path
+import torch
+from mixdim.runs.config import RunConfig
+from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    data, records, temporary, jobs = sys.argv[1:]
+    tempfile.tempdir = temporary
+    runs = [
+        SweepRun(RunConfig(data=data, model="mf", temperature=t, batch_size=100, epochs=8, seed=s), 1500)
+        for s in range(2) for t in (0.0, 0.3)
+    ]
+    run_sweep(runs, Path(records), jobs=int(jobs))
+"""
+
+
+@pytest.fixture
+def script(tmp_path, file, temporary):
+    """Starts the sweep in a process of its own."""
+    path = tmp_path / "sweep.py"
+    path.write_text(SCRIPT)
+
+    def start(jobs=1):
+        words = [sys.executable, path, ratings().path, file, temporary, str(jobs)]
+        return subprocess.Popen(
+            words, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True
+        )
+
+    return start
+
+
+def test_a_sweep_killed_at_any_moment_and_restarted_ends_as_one_left_alone(
+    script, file, alone, temporary
+):
+    moment = random.Random().uniform(0.0, 0.3)
+    print(f"killed {moment:.3f} s after the first record")
+    process = script(jobs=2)
+    wait_for(file.exists)
+    time.sleep(moment)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not list(temporary.iterdir()))  # its runs die with it
+    survived = results(read_records([file]))
+    assert survived.items() <= results(alone).items()
+    assert results(run_sweep(runs_of(epochs=8), file)) == results(alone)
+    assert len(file.read_text().splitlines()) == len(alone)
+
+
+def test_two_sweeps_share_the_work_also_when_one_is_killed_with_all_its_runs(script, file, alone):
+    killed, survivor = script(), script()
+    moment = random.Random().uniform(0.0, 0.6)
+    print(f"killed {moment:.3f} s after the first record")
+    wait_for(file.exists)
+    time.sleep(moment)
+    os.killpg(killed.pid, signal.SIGKILL)  # nobody is left to tidy up but the other sweep
+    assert killed.wait() in (0, -signal.SIGKILL)
+    assert survivor.wait() == 0
+    assert len(file.read_text().splitlines()) == len(alone)
+    assert results(read_records([file])) == results(alone)

@@ -1,0 +1,87 @@
+import json
+import shutil
+from dataclasses import replace
+
+from commands import complaint, output
+from mixdim.runs.config import RunConfig
+from mixdim.runs.sweeps import sweep
+from mixdim.runs.sweeps.records import read_records
+from mixdim.runs.sweeps.tune import trials_of, tune_weight_decay
+from mixdim.runs.train import train_run
+from sweep_runs import ALONE, timeless
+from training_data import ratings
+
+pytestmark = ALONE
+FEW = ("--model", "mf", "--base-dim", "4", "--batch-size", "100", "--epochs", "4")
+
+
+def told(**options):
+    few = {"model": "mf", "base_dim": 4, "batch_size": 100, "epochs": 4}
+    return RunConfig(**{"data": str(ratings().path), **few, **options})
+
+
+def test_the_best_in_validation_is_trained_and_all_that_was_tried_is_told(capsys, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    train = ("train", "--data", ratings().path, *FEW, "--tune", "--out", out)
+    printed = output(capsys, *train).out
+    trials = read_records([trials_of(out)])
+    losses = {one.config["weight_decay"]: one.summary["validation"]["best"]["mse"] for one in trials}
+    assert list(losses) == [0.0, 0.1, 0.3, 0.6, 1.0]
+    assert {one.config["epochs"] for one in trials} == {1}
+    chosen = min(losses, key=losses.get)
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["weight_decay"], summary["epochs"]) == (chosen, 4)
+    assert summary["tuning"]["chosen"] == {"weight_decay": chosen}
+    tried = {one["weight_decay"]: one["validation"]["mse"] for one in summary["tuning"]["tried"]}
+    assert tried == losses
+    assert f"weight decay {chosen:g} was chosen of 5 that were tried, by validation alone" in printed
+    # It is the run that is told to have this weight decay, and a second call makes no trial again.
+    alone = train_run(told(weight_decay=chosen), tmp_path / "alone").summary
+    assert {**timeless(summary), "tuning": None} == {**timeless(alone), "tuning": None}
+    monkeypatch.setattr(sweep, "Worker", None)  # who would train
+    found = tune_weight_decay(told(), out)
+    assert found.config.weight_decay == chosen
+    assert found.tried == summary["tuning"]
+    # Of a run that was stopped after its tuning, the resumption tells the same.
+    (out / "summary.json").unlink()
+    shutil.rmtree(out / "checkpoint")
+    output(capsys, "train", "--resume", "--out", out)
+    assert json.loads((out / "summary.json").read_text())["tuning"] == summary["tuning"]
+
+
+def test_what_cannot_be_tuned_is_refused_before_anything_is_tried(capsys, tmp_path):
+    train = ("train", "--data", ratings().path, *FEW, "--tune", "--out", tmp_path / "run")
+    assert "give --tune or --weight-decay, not both" in complaint(capsys, *train, "--weight-decay", "1")
+    assert "--tune tries weight decays, and optimizer 'sgd' has none" in complaint(
+        capsys, *train, "--optimizer", "sgd"
+    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "something").touch()
+    assert "exists already" in complaint(capsys, *train)
+    assert not trials_of(tmp_path / "run").exists()
+
+
+def test_a_trial_that_fails_is_told_and_the_others_count():
+    def failing(runs, records, progress):
+        summaries = [None, {"validation": {"best": {"mse": 0.5}}}]
+        return [
+            Result({"weight_decay": run.config.weight_decay}, summary, None if summary else "diverged")
+            for run, summary in zip(runs, summaries, strict=True)
+        ]
+
+    lines = []
+    found = tune_weight_decay(
+        told(),
+        ratings().path.parent / "none",
+        weight_decays=(0.0, 0.5),
+        echo=lines.append,
+        sweep=failing,
+    )
+    assert found.config == replace(told(), weight_decay=0.5)
+    assert "  weight decay 0: failed: diverged" in lines
+    assert lines[-1] == "chosen: weight decay 0.5, the best in validation of 1 that were tried"
+
+
+class Result:
+    def __init__(self, config, summary, error):
+        self.config, self.summary, self.error = config, summary, error
