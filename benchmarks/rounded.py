@@ -33,7 +33,7 @@ def make_batches(rows: int, zipf: bool) -> list[Tensor]:
 
 def lookup(plan: mixdim.Plan, bits: int | None, plain: bool, batches: list[Tensor]) -> Step:
     layer = mixdim.MixedDimEmbedding(plan, generator=torch.Generator().manual_seed(0))
-    layer = layer if bits is None else layer.quantised(bits)
+    layer = layer if bits is None else layer.quantized(bits)
     turns = cycle(batches)
 
     def step() -> object:
@@ -71,7 +71,7 @@ def main() -> None:
     base_dim = options.base_dim or options.width
     plan = mixdim.plan({"item": options.rows}, temperature=0, base_dim=base_dim)
     if base_dim > options.width:
-        plan = plan.with_storage("item", mixdim.Narrow(options.width))
+        plan = plan.with_storage("item", mixdim.Rows(options.width))
     contenders = {
         RIVAL: partial(lookup, plan, None, False),
         "int8, kernels": partial(lookup, plan, 8, False),

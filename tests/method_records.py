@@ -11,10 +11,10 @@ CLICKS = {
 def by_method(method, loss=0.5, *, asked, spent=None, base_dim=4, seed=0, validation=None, **changes):
     """A finished run of a method, which was allowed `asked` bytes of embeddings and took `spent`."""
     rounding = method.partition(":")[0] if method.startswith(("int8:", "int4:")) else None
-    options = {"budget": f"{asked}B", "base_dim": base_dim, "quantise": rounding, **CLICKS, **changes}
+    options = {"budget": f"{asked}B", "base_dim": base_dim, "quantize": rounding, **CLICKS, **changes}
     record = finished(loss, method=method, seed=seed, parameters=asked // 4 + 1000, **options)
     record.summary["embedding_bytes"] = asked if spent is None else spent
-    record.summary["quantise"] = rounding
+    record.summary["quantize"] = rounding
     if validation is not None:
         record.summary["validation"] = {"best": {"log_loss": validation}}
     return record

@@ -11,7 +11,7 @@ from mixdim.compression.saving import load_compressed, save_compressed
 from mixdim.layer.data_parallel import DistributedDataParallel
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.layer.interaction import dot_interaction
-from mixdim.layer.quantising import quantise
+from mixdim.layer.quantizing import quantize
 from mixdim.layer.scores import dot_scores
 from mixdim.optim import SparseAMSGrad, clip_grad_norm_
 from mixdim.planning.blocking import equal_mass_bands
@@ -20,7 +20,7 @@ from mixdim.planning.from_spectra import spectral_plan
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import power_law_dims
 from mixdim.serving.exporting import export
-from mixdim.storages import Hashed, Narrow, Quantised, QuotientRemainder, Robe
+from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
 from mixdim.training.loop import fit
 
 __version__ = "0.1.0"
@@ -31,11 +31,10 @@ __all__ = [
     "FloorWarning",
     "Hashed",
     "MixedDimEmbedding",
-    "Narrow",
     "Plan",
-    "Quantised",
     "QuotientRemainder",
     "Robe",
+    "Rows",
     "SparseAMSGrad",
     "UnknownFeatureError",
     "clip_grad_norm_",
@@ -49,7 +48,7 @@ __all__ = [
     "observe",
     "plan",
     "power_law_dims",
-    "quantise",
+    "quantize",
     "save_compressed",
     "spectral_plan",
 ]

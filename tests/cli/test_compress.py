@@ -29,7 +29,7 @@ def test_compress_evaluate_and_predict_work_one_after_the_other(capsys, trained,
     assert after[1] in found
     output(capsys, "predict", out, "--data", data, "--out", tmp_path / "p.parquet")
     output(
-        capsys, "compress", trained, "--budget", "2kB", "--quantise", "int8", "--out", out, "--overwrite"
+        capsys, "compress", trained, "--budget", "2kB", "--quantize", "int8", "--out", out, "--overwrite"
     )
 
 
@@ -41,8 +41,8 @@ def test_what_is_wrong_is_one_line(capsys, trained, tmp_path):
 
     assert "the smallest for these 2 tables is" in told("--budget", "9B")
     assert "a size must be a number of bytes" in told("--budget", "much")
-    assert "quantise must be one of int8, int4, got 'int2'" in told(
-        "--budget", "1/8", "--quantise", "int2"
+    assert "quantize must be one of int8, int4, got 'int2'" in told(
+        "--budget", "1/8", "--quantize", "int2"
     )
     assert "is not a run: it has no config.toml" in told("--budget", "1/8", of=tmp_path)
     assert not out.exists()

@@ -74,7 +74,7 @@ def test_rounding_says_what_it_costs_and_a_rounded_run_stays_as_it_is(capsys, tm
     assert distances[0] < 1e-5 < distances[1]
     shutil.copytree(runs / "mf", tmp_path / "rounded")
     config = (runs / "mf" / "config.toml").read_text()
-    (tmp_path / "rounded" / "config.toml").write_text(f'quantise = "int8"\n{config}')
+    (tmp_path / "rounded" / "config.toml").write_text(f'quantize = "int8"\n{config}')
     export = ("export", tmp_path / "rounded", "--out", file, "--overwrite")
     assert "is rounded to int8 already, so it is not int4" in complaint(capsys, *export, "--int4")
     output(capsys, *export)

@@ -258,7 +258,7 @@ def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, fold
     records = read_records([folder / "methods.jsonl"])
     for record in records:
         assert record.summary["embedding_bytes"] <= int(record.config["budget"][:-1])
-        assert ("before_quantising" in record.summary) == (record.config["method"] == "int8:cut")
+        assert ("before_quantizing" in record.summary) == (record.config["method"] == "int8:cut")
     assert {record.config["seed"] for record in records} == {0, 1}
     assert run(["recommend", "--records", str(folder / "methods.jsonl"), "--loss-within", "50%"]) == 0
     printed = capsys.readouterr()

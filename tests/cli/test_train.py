@@ -80,13 +80,13 @@ def strangers(tmp_path):
 
 
 def test_a_run_says_what_rounding_its_embeddings_cost(capsys, tmp_path):
-    printed = output(capsys, *train(tmp_path / "run", "--quantise", "int8")).out
-    assert "test, best before quantising" in printed
+    printed = output(capsys, *train(tmp_path / "run", "--quantize", "int8")).out
+    assert "test, best before quantizing" in printed
     assert " in int8\n" in printed
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     found = output(capsys, "evaluate", tmp_path / "run", "--data", ratings().path, "--json").out
     assert json.loads(found)["mse"] == pytest.approx(summary["test"]["best"]["mse"], rel=1e-6)
-    assert "quantise must be one of" in complaint(capsys, *train(tmp_path / "other", "--quantise", "8"))
+    assert "quantize must be one of" in complaint(capsys, *train(tmp_path / "other", "--quantize", "8"))
 
 
 def test_the_end_says_how_many_lookups_were_of_rows_never_trained(capsys, tmp_path, strangers):

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixdim import Narrow, Quantised
 from mixdim.compression.choosing import choose
 from mixdim.compression.cutting import cut_field
 from mixdim.compression.rank_code import rank_code_nbytes
@@ -73,8 +72,8 @@ def test_bytes_keep_the_budget_and_are_those_of_the_table(fields, bits):
         assert sum(chosen.nbytes for chosen in every) <= whole // factor
         for subject, chosen in zip(subjects, every, strict=True):
             assert CompressedTable.fitted(subject, chosen).nbytes == chosen.nbytes
-            kinds = {type(block.storage) for block in chosen.plan.blocks if block.dim}
-            assert kinds <= {Narrow if bits is None else Quantised}
+            kinds = {block.storage.bits for block in chosen.plan.blocks if block.dim}
+            assert kinds <= {bits or 32}
             assert list(chosen.plan) == [subject.name]
 
 

@@ -87,10 +87,10 @@ def test_bytes_are_for_all_tables_and_a_share_for_those_that_it_compresses():
 
 def test_a_lower_budget_keeps_less_and_rounding_keeps_more():
     kept = {}
-    for budget, quantise in (("1/4", None), ("1/16", None), ("1/16", "int8"), ("1/16", "int4")):
+    for budget, quantize in (("1/4", None), ("1/16", None), ("1/16", "int8"), ("1/16", "int4")):
         model = Recommender()
-        result = mixdim.compress(model, observed(model), budget=budget, quantise=quantise, echo=None)
-        kept[budget, quantise] = np.mean([t.energy for t in result.tables if t.energy is not None])
+        result = mixdim.compress(model, observed(model), budget=budget, quantize=quantize, echo=None)
+        kept[budget, quantize] = np.mean([t.energy for t in result.tables if t.energy is not None])
     assert kept["1/4", None] > kept["1/16", None]
     assert kept["1/16", "int4"] > kept["1/16", "int8"] > kept["1/16", None]
 
@@ -271,7 +271,7 @@ def nan(model):
         (None, None, {"budget": "9/8"}, "budget must be a share above 0 and at most 1, got '9/8'"),
         (None, None, {"budget": "12.5%"}, "bytes such as '4MB' or a share such as '1/8', got '12.5%'"),
         (None, None, {"budget": 0.5}, "budget must be a whole number, got 0.5"),
-        (None, None, {"quantise": "int2"}, "quantise must be None, 'int8' or 'int4', got 'int2'"),
+        (None, None, {"quantize": "int2"}, "quantize must be None, 'int8' or 'int4', got 'int2'"),
         (None, None, {"bands": 0}, "bands must be"),
         (None, None, {"optimizers": SGD}, "optimizers must be a list, got one SGD: put it in"),
         (None, None, {"optimizers": ["adam"]}, r"optimizers\[0\] must be a torch.optim.Opt.*got str"),

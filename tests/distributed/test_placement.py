@@ -64,7 +64,7 @@ def test_popular_rows_are_spread_over_all_shares(rows, world):
 def test_tables_are_drawn_some_rows_at_a_time_and_are_those_of_the_plain_layer(monkeypatch):
     monkeypatch.setattr("mixdim.distributed.drawing.NUMBERS_AT_ONCE", 64)
     plan = mixdim.plan({"x": 301, "y": 50, "z": 3}, temperature=0, base_dim=20)
-    plan = plan.with_storage("x", mixdim.Narrow(1)).with_storage("y", mixdim.Narrow(6))
+    plan = plan.with_storage("x", mixdim.Rows(1)).with_storage("y", mixdim.Rows(6))
     layer = mixdim.FeatureEmbeddings(plan, generator=torch.Generator().manual_seed(4))
     drawing = Drawing(layer.packing.blocks, 20, "xavier", torch.Generator().manual_seed(4))
     for block, projection in drawing.projections():
@@ -82,7 +82,7 @@ def test_tables_are_drawn_some_rows_at_a_time_and_are_those_of_the_plain_layer(m
 def criteo_like():
     sizes = {"a": 10_000_000, "b": 6_000_000, "c": 300_000, "d": 1000, "e": 3}
     plan = mixdim.plan(sizes, temperature=0, base_dim=16)
-    return plan.with_storage("a", mixdim.Narrow(1)).with_storage("b", mixdim.Narrow(2))
+    return plan.with_storage("a", mixdim.Rows(1)).with_storage("b", mixdim.Rows(2))
 
 
 @pytest.mark.parametrize("sharding", ["auto", "table_wise", "row_wise"])
@@ -118,7 +118,7 @@ def test_a_table_with_too_few_rows_for_a_rank_is_not_cut():
 
 def test_what_torchrec_cannot_do_is_refused_in_a_line():
     plan = mixdim.plan({"x": 5000, "y": 3}, temperature=0, base_dim=4)
-    plan = plan.with_storage("x", mixdim.Narrow(1))
+    plan = plan.with_storage("x", mixdim.Rows(1))
     tables = tables_of(pack(plan), list(plan))
     with pytest.raises(ValueError, match=r"optimizer must be one of sgd, .* on a CPU, got 'amsgrad'"):
         check_table_optimizer("amsgrad", tables, list(plan))

@@ -14,15 +14,15 @@ def mixed_plan():
     sizes = {"one": 1, "two": 2, "three": 3, "item": 40, "user": 90, "ad": 301, "odd": 50}
     counts = {"item": [1, 40, 3, 20, 2, 2, 1, 0, 10, 1] * 4}
     plan = mixdim.plan(sizes, counts=counts, bands={"item": 4}, temperature=0.35, base_dim=14)
-    plan = plan.with_storage("ad", mixdim.Narrow(1)).with_storage("user", mixdim.Narrow(2))
-    plan = plan.with_storage("odd", mixdim.Narrow(5)).with_storage("item", mixdim.Narrow(0))
-    return plan.with_storage("item", mixdim.Narrow(3), band=1)
+    plan = plan.with_storage("ad", mixdim.Rows(1)).with_storage("user", mixdim.Rows(2))
+    plan = plan.with_storage("odd", mixdim.Rows(5)).with_storage("item", mixdim.Rows(0))
+    return plan.with_storage("item", mixdim.Rows(3), band=1)
 
 
 def padded_plan():
     """Nothing to fold: widths 6, which is padded, and 20."""
     plan = mixdim.plan({"x": 70, "y": 9}, temperature=0, base_dim=20)
-    return plan.with_storage("x", mixdim.Narrow(6))
+    return plan.with_storage("x", mixdim.Rows(6))
 
 
 def generator(seed=3):
@@ -255,7 +255,7 @@ class TwoLayers(nn.Module):
 
 def small_dlrm(layer, data):
     plan = mixdim.plan(data, temperature=0, base_dim=8)
-    plan = plan.with_storage(next(iter(plan)), mixdim.Narrow(2))
+    plan = plan.with_storage(next(iter(plan)), mixdim.Rows(2))
     made = generator(1)
     embeddings = layer(plan, generator=made)
     return DLRM(embeddings, num_dense=data.num_dense, bottom=(16,), top=(16,), generator=made)

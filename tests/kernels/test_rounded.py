@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import mixdim
 from mixdim.kernels import rounded
 from mixdim.kernels.rounded import RoundedTable
-from mixdim.storages.rounding import GROUP, code_bytes, num_groups, round_values, values_at
+from mixdim.storages.codes import GROUP, code_bytes, num_groups, quantize_values, values_at
 from small_layers import generator_of
 
 pytestmark = pytest.mark.skipif(not mixdim.kernels.available(), reason="no kernels")
@@ -21,7 +21,9 @@ def tables(draw):
     sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
     generator = generator_of(draw(st.integers(0, 99)))
     scale = draw(st.sampled_from([1e-7, 0.1, 3e4]))  # float16 without a leading one, usual, large
-    parts = [round_values(scale * torch.randn(size * dim, generator=generator), bits) for size in sizes]
+    parts = [
+        quantize_values(scale * torch.randn(size * dim, generator=generator), bits) for size in sizes
+    ]
     starts, code, scale_at = [], 0, 0
     for size in sizes:
         starts.append([code * 8 // bits, scale_at])
@@ -86,7 +88,7 @@ def test_a_layer_takes_it_and_answers_as_without_kernels(bits, monkeypatch):
     plan = mixdim.plan(
         {"user": 90, "item": 40}, counts=counts, bands={"item": 3}, temperature=0.4, base_dim=8
     )
-    layer = mixdim.FeatureEmbeddings(plan, padding_id=-1, generator=generator_of(0)).quantised(bits)
+    layer = mixdim.FeatureEmbeddings(plan, padding_id=-1, generator=generator_of(0)).quantized(bits)
     ids = torch.stack([torch.randint(-1, n, (50,), generator=generator_of(n)) for n in (90, 40)], 1)
     values, offsets = ids.t().flatten(), torch.arange(0, 101, 2)
     calls = []

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixdim
-from mixdim import Narrow, Quantised
+from mixdim import Rows
 from mixdim.layer.paths import takes_rounded_kernel
 from strategies import drawn_layer, examples, feature_arguments, quiet_plan, random_bags, random_ids
 
@@ -28,11 +28,11 @@ def layers(draw):
     for feature in plan.features:
         for band in range(len(feature.blocks)):
             dim = draw(st.sampled_from([plan.base_dim, draw(st.integers(1, plan.base_dim))]))
-            rounded = st.builds(Quantised, st.just(dim), st.sampled_from([8, 4]))
-            if storage := draw(st.one_of(rounded, rounded, st.sampled_from([None, Narrow(0)]))):
+            rounded = st.builds(Rows, st.just(dim), st.sampled_from([8, 4]))
+            if storage := draw(st.one_of(rounded, rounded, st.sampled_from([None, Rows(0)]))):
                 plan = plan.with_storage(feature.name, storage, band=band)
-    if not any(isinstance(block.storage, Quantised) for block in plan.blocks):
-        plan = plan.with_storage(plan.features[-1].name, Quantised(1), band=0)
+    if not any(block.storage.is_quantized for block in plan.blocks):
+        plan = plan.with_storage(plan.features[-1].name, Rows(1, bits=8), band=0)
     return drawn_layer(draw, plan)
 
 
@@ -69,7 +69,7 @@ def test_bags_give_the_same_as_plain_pytorch(layer, batch, seed, weighted):
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("dim", [1, 7, 8, 31, 32, 33, 64, 65, 200])
 def test_a_row_of_full_width_has_the_bits_of_its_codes_times_its_scales(dim, bits):
-    plan = mixdim.plan({"a": 90, "b": 70}, temperature=0, base_dim=dim).quantised(bits)
+    plan = mixdim.plan({"a": 90, "b": 70}, temperature=0, base_dim=dim).quantized(bits)
     layer = mixdim.FeatureEmbeddings(plan)
     ids = random_ids(plan, 130, torch.Generator().manual_seed(0))
     assert takes_rounded_kernel(layer, ids)
@@ -87,7 +87,7 @@ def small_layer(**options):
         temperature=0.4,
         base_dim=16,
     )
-    return mixdim.FeatureEmbeddings(plan, **options).quantised()
+    return mixdim.FeatureEmbeddings(plan, **options).quantized()
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
@@ -136,7 +136,7 @@ def test_what_the_kernel_does_not_know_takes_the_plain_path():
 
 def test_a_float32_block_beside_rounded_ones_gets_its_gradient():
     plan = mixdim.plan({"a": 20, "b": 30}, temperature=0, base_dim=4)
-    plan = plan.with_storage("a", Quantised(2)).with_storage("b", Narrow(0))
+    plan = plan.with_storage("a", Rows(2, bits=8)).with_storage("b", Rows(0))
     layer = mixdim.FeatureEmbeddings(plan)
     ids = random_ids(plan, 50, torch.Generator().manual_seed(0))
     assert not takes_rounded_kernel(layer, ids)

@@ -90,7 +90,7 @@ def test_it_is_exact_and_the_same_with_any_number_of_threads(rows, temperature, 
 def test_it_is_exact_at_any_width(rows, widths, base_dim, batch, seed):
     plan = quiet_plan(rows, temperature=0, base_dim=base_dim)
     for name, width in zip(plan, widths, strict=False):
-        plan = plan.with_storage(name, mixdim.Narrow(min(width, base_dim)))
+        plan = plan.with_storage(name, mixdim.Rows(min(width, base_dim)))
     case = make_case(plan, batch, seed, padding=False)
     assert_near(results_of(*case), expected_of(*case))
 
@@ -114,7 +114,7 @@ def test_a_plan_with_everything_is_exact():
 def test_of_many_rows_those_of_two_vectors_are_not_lifted_and_exact():
     plan = quiet_plan([10_000, 100, 10_000], temperature=0, base_dim=200)
     for name, width in zip(plan, (13, 13, 17), strict=True):
-        plan = plan.with_storage(name, mixdim.Narrow(width))
+        plan = plan.with_storage(name, mixdim.Rows(width))
     case = make_case(plan, 300, 0)
     assert list(case[0].kernel_part.split_form.is_lifted) == [False, True, True]
     assert_near(results_of(*case), expected_of(*case))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixdim
-from mixdim import FeatureEmbeddings, Hashed, Narrow, Plan
+from mixdim import FeatureEmbeddings, Hashed, Plan, Rows
 from mixdim.planning.feature import Feature
 from mixdim.planning.from_spectra import (
     nearest_temperature,
@@ -56,7 +56,7 @@ def every_plan(plan, choices):
             Feature(
                 feature.name,
                 feature.rows,
-                tuple(replace(block, storage=Narrow(next(widths))) for block in feature.blocks),
+                tuple(replace(block, storage=Rows(next(widths))) for block in feature.blocks),
             )
             for feature in plan.features
         )
@@ -275,7 +275,7 @@ def test_the_table_error_is_what_the_best_matrices_of_the_plans_ranks_lose():
 
 
 def test_weighted_energies_are_squared_singular_values(monkeypatch):
-    monkeypatch.setattr("mixdim.lab.theory.spectra.ROWS_AT_A_TIME", 7)  # several chunks
+    monkeypatch.setattr("mixdim.planning.from_spectra.ROWS_AT_A_TIME", 7)  # several chunks
     generator = np.random.default_rng(0)
     table, weights = generator.standard_normal((30, 5)).astype(np.float32), generator.random(30)
     expected = np.linalg.svd(np.sqrt(weights)[:, None] * table, compute_uv=False) ** 2

@@ -34,7 +34,7 @@ def written_bytes(plan, name):
     """What safetensors writes of a layer as it would be stored, without its header."""
     layer = mixdim.FeatureEmbeddings(plan)
     if rounding_of(name):
-        layer = layer.quantised({"int8": 8, "int4": 4}[rounding_of(name)])
+        layer = layer.quantized({"int8": 8, "int4": 4}[rounding_of(name)])
     page = save({key: value.contiguous() for key, value in layer.state_dict().items()})
     header = int.from_bytes(page[:8], "little")
     assert json.loads(page[8 : 8 + header])
@@ -93,7 +93,7 @@ def test_a_cut_keeps_what_is_asked_for_most_and_spends_what_is_left(counts, widt
 def test_large_features_are_hashed_and_small_ones_stay():
     some = features(range(100, 0, -1), [5, 3, 1])
     plan = planned("hashed", some, 4 * 4 * (20 + 3), 4)
-    assert [block.storage for block in plan.blocks] == [mixdim.Hashed(4, 20, 1), mixdim.Narrow(4)]
+    assert [block.storage for block in plan.blocks] == [mixdim.Hashed(4, 20, 1), mixdim.Rows(4)]
     double = planned("double-hashed", some, 4 * 4 * (20 + 3), 4)
     assert double.blocks[0].storage == mixdim.Hashed(4, 20, 2)
 
@@ -107,7 +107,7 @@ def test_quotients_are_as_fine_as_the_budget_allows(rows, stored):
         return
     storage = planned("quotient-remainder", features([1] * rows), 4 * stored, 1).blocks[0].storage
     if stored >= rows:
-        assert storage == mixdim.Narrow(1)
+        assert storage == mixdim.Rows(1)
     else:
         fitting = [b for b in range(2, rows + 1) if b + -(-rows // b) <= stored]
         assert storage == mixdim.QuotientRemainder(1, fitting[0])
@@ -116,7 +116,7 @@ def test_quotients_are_as_fine_as_the_budget_allows(rows, stored):
 def test_rounded_methods_train_as_much_as_fits_when_it_is_rounded():
     some = features(range(1000, 0, -1))
     plan = planned("int8:cut", some, 1600, 4)
-    assert 1500 < plan.quantised(8).nbytes() <= 1600 < plan.nbytes()
+    assert 1500 < plan.quantized(8).nbytes() <= 1600 < plan.nbytes()
     assert planned("cut", some, 1600, 4).nbytes() <= 1600
     with pytest.raises(BudgetTooSmallError, match="900 bytes in int8 are too few"):
         planned("int8:uniform", some, 900, None)

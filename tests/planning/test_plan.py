@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 
 import mixdim
-from mixdim import Hashed, Narrow, Plan
+from mixdim import Hashed, Plan, Rows
 from mixdim.planning.feature import Block, Feature
 from strategies import plans
 
@@ -18,8 +18,8 @@ HALF = {"rule": "power_law", "temperature": 0.5}
 
 def two_features():
     """Widths 4 of 4 and 2 of 4: one block of full width, one that needs a projection."""
-    wide = Feature("wide", 3, (Block(0, 3, Narrow(4), 0.3),))
-    blocks = (Block(0, 1, Narrow(4), 0.2), Block(1, 9, Narrow(2), 0.05))
+    wide = Feature("wide", 3, (Block(0, 3, Rows(4), 0.3),))
+    blocks = (Block(0, 1, Rows(4), 0.2), Block(1, 9, Rows(2), 0.05))
     narrow = Feature("narrow", 10, blocks, bands_asked=5)
     return Plan(base_dim=4, made_by={"rule": "by_hand", "was": HALF}, features=(wide, narrow))
 
@@ -128,8 +128,8 @@ def without(key):
         ("[1]", "expected a JSON object, got list"),
         ("{}", "'mixdim.plan'"),
         ("[" * 100_000, "not a plan"),
-        (edited(version=3), "reads plans of version 1 and 2, got 3"),
-        (edited(version=True), "reads plans of version 1 and 2, got True"),
+        (edited(version=2), "a plan of version 2, and this mixdim reads version 3: make the plan again"),
+        (edited(version=True), "a plan of version True"),
         (edited(features="abc"), "'features' must be a list of objects"),
         (edited(features=[]), "at least one feature"),
         (edited(base_dim=0), "base_dim must be at least 1"),
@@ -140,7 +140,7 @@ def without(key):
         (edited(made_by={"rule": "power_law"}), "temperature must be a number, got None"),
         (edited(made_by={"rule": "by_hand", "was": {}}), 'made_by must be a mapping with a "rule"'),
         (edited(made_by={"rule": "by_hand", "was": "x"}), 'made_by must be a mapping with a "rule"'),
-        (edited(version=2.0), "reads plans of version 1 and 2, got 2.0"),
+        (edited(version=3.0), "a plan of version 3.0"),
         (edited(made_by="spectral"), "made_by must be a mapping with a \"rule\", got 'spectral'"),
         (edited(made_by={"temperature": 0.5}), 'made_by must be a mapping with a "rule"'),
         (edited(orders=[]), "'orders' must be an object"),
@@ -157,11 +157,14 @@ def without(key):
         (with_block(size=-9), "size of a block of feature 'narrow' must be at least 1"),
         (with_block(row_prob=-1.0), "must not be negative"),
         (with_block(storage=4), "a storage must be an object, got 4"),
-        (with_block(storage={"kind": "magic"}), "knows the storages 'narrow', .*, got 'magic'"),
-        (with_block(storage={"kind": "narrow"}), "'narrow' must have dim, got nothing"),
-        (with_block(storage={"kind": "narrow", "dim": 2, "x": 1}), "must have dim, got dim, x"),
-        (with_block(storage={"kind": "narrow", "dim": True}), "dim must be a whole number"),
-        (with_block(storage={"kind": "narrow", "dim": -1}), "dim must be at least 0, got -1"),
+        (with_block(storage={"kind": "magic"}), "knows the storages 'rows', .*, got 'magic'"),
+        (with_block(storage={"kind": "rows"}), "'rows' must have bits, dim, got nothing"),
+        (
+            with_block(storage={"kind": "rows", "bits": 32, "dim": 2, "x": 1}),
+            "must have bits, dim, got bits, dim, x",
+        ),
+        (with_block(storage={"kind": "rows", "bits": 32, "dim": True}), "dim must be a whole number"),
+        (with_block(storage={"kind": "rows", "bits": 32, "dim": -1}), "dim must be at least 0, got -1"),
     ],
 )
 def test_a_malformed_document_says_what_is_wrong(text, message):
@@ -185,7 +188,7 @@ def test_repr_fits_on_a_line():
 def test_a_width_alone_is_no_storage():
     feature = two_features().features[0]
     block = replace(feature.blocks[0], storage=4)
-    with pytest.raises(TypeError, match=r"must be a mixdim\.Narrow or another storage, got 4"):
+    with pytest.raises(TypeError, match=r"must be a mixdim\.Rows or another storage, got 4"):
         Plan(4, HALF, (replace(feature, blocks=(block,)),))
 
 
@@ -220,7 +223,7 @@ def test_the_temperature_is_that_of_the_rule_or_none():
 def test_another_storage_takes_the_place_of_one_block():
     plan = replace(two_features(), made_by=HALF)
     hashed = plan.with_storage("narrow", Hashed(2, buckets=3))
-    assert [block.storage for block in hashed.blocks] == [Narrow(4), Narrow(4), Hashed(2, 3)]
+    assert [block.storage for block in hashed.blocks] == [Rows(4), Rows(4), Hashed(2, 3)]
     assert hashed.num_parameters == plan.num_parameters - 2 * (9 - 3)
     assert hashed.made_by == {"rule": "by_hand", "was": HALF}
     twice = hashed.with_storage("narrow", Hashed(1, buckets=1, hashes=1), band=0)
@@ -228,9 +231,9 @@ def test_another_storage_takes_the_place_of_one_block():
     assert twice.blocks[1].storage == Hashed(1, 1, 1)
     assert Plan.from_json(twice.to_json()) == twice
     with pytest.raises(ValueError, match="feature 'wide' has 1 bands, got band 1"):
-        plan.with_storage("wide", Narrow(2), band=1)
+        plan.with_storage("wide", Rows(2), band=1)
     with pytest.raises(ValueError, match="unknown feature 'x'"):
-        plan.with_storage("x", Narrow(2))
+        plan.with_storage("x", Rows(2))
     with pytest.raises(ValueError, match="must be at most base_dim 4, got 5"):
         plan.with_storage("wide", Hashed(5, buckets=1))
 

@@ -18,8 +18,6 @@ import torch
 import mixdim
 from mixdim.planning.plan_file import MOST_IDS_IN_JSON
 
-EARLIER = Path(__file__).parents[1] / "earlier_files"
-
 
 def shuffled_plan(rows=6, seed=0):
     counts = np.random.default_rng(seed).permutation(rows) + 1
@@ -182,13 +180,3 @@ def test_what_is_no_plan_is_said_with_the_path(tmp_path):
         mixdim.Plan.load(tmp_path / "other.json")
     with pytest.raises(FileNotFoundError):
         mixdim.Plan.load(tmp_path / "nothing.json")
-
-
-def test_a_temperature_of_version_1_is_believed_where_it_made_the_widths():
-    power_law, spectral = (
-        mixdim.Plan.load(EARLIER / f"plan-{rule}.json") for rule in ("power-law", "spectral")
-    )
-    assert power_law.made_by == {"rule": "power_law", "temperature": 0.3}
-    assert (spectral.made_by, spectral.temperature) == ({"rule": "unknown"}, None)
-    assert "made by the rule unknown" in str(spectral)
-    assert mixdim.Plan.from_json(spectral.to_json()) == spectral

@@ -25,18 +25,18 @@ WIDE = {"temperature": 0.0, "base_dim": 8}
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "quantise"),
+    ("model", "options", "quantize"),
     [
-        ("dlrm", {"unknown_dropout": True, "epochs": 1, "first_order": True, "quantise": "int8"}, None),
+        ("dlrm", {"unknown_dropout": True, "epochs": 1, "first_order": True, "quantize": "int8"}, None),
         ("mf", {}, "int8"),
-        ("ncf", {"quantise": "int8"}, None),
+        ("ncf", {"quantize": "int8"}, None),
     ],
 )
-def test_a_small_run_is_measured_as_it_says(model, options, quantise, tmp_path):
+def test_a_small_run_is_measured_as_it_says(model, options, quantize, tmp_path):
     data = DATA[model]()
     train_run(told(model, **WIDE, **options), tmp_path / "run")
     before = content(tmp_path / "run")
-    found = compress_run(tmp_path / "run", tmp_path / "small", budget="1/2", quantise=quantise)
+    found = compress_run(tmp_path / "run", tmp_path / "small", budget="1/2", quantize=quantize)
     assert content(tmp_path / "run") == before
 
     run, small = (open_for(tmp_path / name, data) for name in ("run", "small"))

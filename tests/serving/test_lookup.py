@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixdim
-from mixdim import FeatureEmbeddings, Hashed, MixedDimEmbedding, Narrow, QuotientRemainder, Robe
+from mixdim import FeatureEmbeddings, Hashed, MixedDimEmbedding, QuotientRemainder, Robe, Rows
 from served_files import answer, nothing_folded, served
 from small_layers import generator_of
 from strategies import drawn_layer, random_bags, random_ids, stored_plans
@@ -42,7 +42,7 @@ def assert_close(found, expected):
 def test_any_layer_answers_as_its_matrices(data):
     layer = drawn_layer(data.draw, data.draw(stored_plans(most_features=3)))
     bits = data.draw(st.sampled_from([None, 8, 4]))
-    layer = layer if bits is None else layer.quantised(bits)
+    layer = layer if bits is None else layer.quantized(bits)
     with data.draw(st.sampled_from([nothing_folded, nullcontext]))(), served(layer) as model:
         for batch in (1, 5):
             ids = random_ids(layer.plan, batch, generator_of(batch))
@@ -53,7 +53,7 @@ def test_any_layer_answers_as_its_matrices(data):
 
 @pytest.mark.parametrize(
     "storage",
-    [Narrow(0), Narrow(3), Hashed(4, 5), Hashed(16, 5, 3), QuotientRemainder(4, 6), Robe(3, 50)],
+    [Rows(0), Rows(3), Hashed(4, 5), Hashed(16, 5, 3), QuotientRemainder(4, 6), Robe(3, 50)],
 )
 def test_every_storage_of_bands_and_whole_features(storage):
     plan = banded_plan().with_storage("item", storage).with_storage("user", storage)
@@ -70,7 +70,7 @@ def test_every_storage_of_bands_and_whole_features(storage):
 def test_scales_of_any_width(bits, base_dim):
     """One scale a row, several rows a scale, and scales that end within a row."""
     plan = mixdim.plan([2000, 33, 9], temperature=0.0, base_dim=base_dim)
-    layer = FeatureEmbeddings(plan, generator=generator_of(0)).quantised(bits)
+    layer = FeatureEmbeddings(plan, generator=generator_of(0)).quantized(bits)
     ids = torch.arange(2000)[:, None] % torch.tensor([2000, 33, 9])
     with nothing_folded(), served(layer) as model:
         assert_close(answer(model, ids), by_dense_weight(layer, ids))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import mixdim
-from mixdim import Hashed, Narrow
+from mixdim import Hashed, Rows
 from mixdim.storages.hashing import hash_rows
 from mixdim.training.memory import forecast_memory
 from storage_contract import BASE_DIM, StorageContract
@@ -119,7 +119,7 @@ def test_wrong_arguments_are_named(arguments, message):
 
 def test_it_is_another_value_than_a_narrow_one():
     assert Hashed(2, 5) == Hashed(2, 5, hashes=2)
-    assert Hashed(2, 5) != Narrow(2)
+    assert Hashed(2, 5) != Rows(2)
     assert Hashed(2, 5) != Hashed(2, 6)
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import mixdim
-from mixdim import Narrow, Robe
+from mixdim import Robe, Rows
 from mixdim.storages.hashing import hash_rows
 from storage_contract import BASE_DIM, StorageContract, lost
 
@@ -14,7 +14,7 @@ class TestRobe(StorageContract):
 
     @classmethod
     def fitting_plan(cls, storage):
-        return cls.plan(storage).with_storage("cut", Narrow(2))  # nobody else shares the array
+        return cls.plan(storage).with_storage("cut", Rows(2))  # nobody else shares the array
 
     @staticmethod
     def finds_all_it_can_hold(storage):

@@ -6,7 +6,7 @@ import torch
 
 import mixdim
 from mixdim.storages.storage import Cost, Storage
-from mixdim.storages.table import Held, Table
+from mixdim.storages.table import Table, TensorSpec
 
 
 class FrozenTable(Table):
@@ -18,7 +18,10 @@ class FrozenTable(Table):
     def holds(blocks, base_dim):
         lifted = Table.holds(blocks, base_dim)["projection"]
         rows = sum(block.size for block in blocks)
-        return {"codes": Held((rows, blocks[0].storage.dim), torch.int8, False), "projection": lifted}
+        return {
+            "codes": TensorSpec((rows, blocks[0].storage.dim), "int8", False),
+            "projection": lifted,
+        }
 
     def take(self, rows, slots):
         codes = self.tensors["codes"][rows + self.of_slots(slots, 0)]
@@ -38,7 +41,8 @@ class FrozenTable(Table):
 @dataclass(frozen=True)
 class Frozen(Storage):
     kind = "frozen"
-    Table = FrozenTable
+    table_type = FrozenTable
+    is_trained = False
 
     @property
     def group(self):

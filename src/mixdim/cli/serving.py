@@ -51,7 +51,7 @@ def export(
     """
     if int8 + int4 + float32 > 1:
         raise ValueError("give one of --int8, --int4 and --float32")
-    quantise = "int8" if int8 else "int4" if int4 else "float32" if float32 else None
+    quantize = "int8" if int8 else "int4" if int4 else "float32" if float32 else None
     from mixdim.runs.serving_times import export_and_measure
 
     with signals_as_exceptions(), progress_bars(unit="samples") as progress:
@@ -63,7 +63,7 @@ def export(
             echo=typer.echo,
             data=data,
             format=format,
-            quantise=quantise,
+            quantize=quantize,
             unknown=unknown,
             weights=weights,
             overwrite=overwrite,

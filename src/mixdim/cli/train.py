@@ -84,7 +84,7 @@ def train(
         ),
     ] = None,
     init: Annotated[str | None, _option(ABOUT_MODEL, "xavier, he_fan_in or he_fan_out.")] = None,
-    quantise: Annotated[
+    quantize: Annotated[
         str | None, _option(ABOUT_MODEL, "int8 or int4: round the embeddings once they are trained.")
     ] = None,
     temperature: Annotated[
@@ -163,7 +163,7 @@ def train(
     given = {
         "data": None if data is None else str(data),
         "plan": None if plan is None else str(plan),
-        "quantise": quantise,
+        "quantize": quantize,
         **{"model": model, "biases": biases, "mean": mean, "init": init, "first_order": first_order},
         "from_baseline": from_baseline,
         **{
@@ -297,8 +297,8 @@ def _results(summary: dict[str, Any]) -> str:
         for split in ("validation", "test")
         for which, label in shown.items()
     } | {
-        f"{split}, best before quantising": of_split["best"]
-        for split, of_split in summary.get("before_quantising", {}).items()
+        f"{split}, best before quantizing": of_split["best"]
+        for split, of_split in summary.get("before_quantizing", {}).items()
     })  # fmt: skip
     best_possible = [
         f"best possible {name.removeprefix('bayes_')} of this synthetic test split: {values['test']:.4f}"
@@ -310,7 +310,7 @@ def _results(summary: dict[str, Any]) -> str:
         f"{summary['samples_per_second']:,.0f} samples/s in training"
     )
     if "embedding_bytes" in summary:  # not of a run that was finished before there was this
-        kind = summary["quantise"] or "float32"
+        kind = summary["quantize"] or "float32"
         cost += f"; embeddings of {format_bytes(summary['embedding_bytes'])} in {kind}"
     tuning = summary.get("tuning")
     searched = [] if tuning is None else [

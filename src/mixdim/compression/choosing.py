@@ -20,7 +20,7 @@ from mixdim.compression.subject import Moments, Subject
 from mixdim.planning.budget import BudgetTooSmallError, format_bytes
 from mixdim.planning.feature import Block, Feature
 from mixdim.planning.plan import Plan
-from mixdim.storages import Narrow, Quantised, Storage
+from mixdim.storages import Rows, Storage
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ def choose(
     budget, min_dim = whole_number(budget, "budget"), whole_number(min_dim, "min_dim", at_least=0)
     check_bands(bands)
     if bits is not None:
-        bits = Quantised(1, bits).bits
+        bits = Rows(1, bits=bits).bits
     if not subjects:
         raise ValueError("subjects must not be empty: there is no table to choose for")
     asked = [float(subject.counts.sum(dtype=np.float64)) for subject in subjects]
@@ -145,7 +145,7 @@ class _Options:
         return Chosen(plan, codes, nbytes, error, self.energy)
 
     def _storage(self, dim: int) -> Storage:
-        return Narrow(dim) if self.bits is None or dim == 0 else Quantised(dim, self.bits)
+        return Rows(dim) if self.bits is None or dim == 0 else Rows(dim, self.bits)
 
 
 def _cut(

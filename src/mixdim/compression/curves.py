@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from mixdim.compression.subject import MetricRoot, Moments
-from mixdim.storages.narrow import narrow_cost
-from mixdim.storages.rounding import SCALES, code_bytes, num_groups
+from mixdim.storages.codes import SCALE_BYTES, code_bytes, num_groups
+from mixdim.storages.rows import rows_cost
 
 
 def width_errors(moments: Moments, root: MetricRoot | None) -> np.ndarray:
@@ -31,17 +31,17 @@ def width_errors(moments: Moments, root: MetricRoot | None) -> np.ndarray:
 def width_bytes(size: int, width: int, itemsize: int, bits: int | None) -> np.ndarray:
     """The bytes of every width 0, 1, ... D of a block of `size` rows: (D + 1,).
 
-    Tables and projections have `itemsize` bytes a number; with `bits`, tables are `Quantised`, with
-    projections of float32, and only the row that width 0 shares is not.
+    Tables and projections have `itemsize` bytes a number; with `bits`, tables are `Rows(dim, bits)` with
+    projections of float32, and the row that width 0 shares has `itemsize` bytes a number.
 
     >>> width_bytes(1000, 4, itemsize=4, bits=None).tolist()
     [16, 4016, 8032, 12048, 16000]
     """
     dims = np.arange(width + 1)
-    cost = narrow_cost(np.full(width + 1, size), dims, width)
+    cost = rows_cost(np.full(width + 1, size), dims, width)
     if bits is None:
         return (cost.parameters * itemsize).astype(np.int64)
     values = size * dims
-    rounded = code_bytes(values, bits) + num_groups(values, bits) * SCALES.itemsize  # type: ignore[arg-type]  # arrays too
+    rounded = code_bytes(values, bits) + num_groups(values, bits) * SCALE_BYTES  # type: ignore[arg-type]  # arrays too
     held = rounded + (cost.projection * torch.float32.itemsize).astype(np.int64)
     return np.where(dims > 0, held, width * itemsize)

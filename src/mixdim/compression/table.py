@@ -25,12 +25,12 @@ class CompressedTable(nn.Module):
     """A table of mixed dimensions over somebody's own ids: a `MixedDimEmbedding` behind rank codes.
 
     Made with `CompressedTable.fitted`; from a plan and the shape of its codes, it is zeros to load state
-    into. It can be trained, unless it is quantised.
+    into. It can be trained, unless it is quantized.
 
     - `codes`: a `RankCode`, its `shape`, or None where ids are ranks already.
     - `padding_id`: an id that gives zeros, takes no gradient and does not count in a bag.
     - `sparse`: tables get row-sparse gradients.
-    - `dtype`: of the vectors, also where the table is quantised; it changes as that of a weight would.
+    - `dtype`: of the vectors, also where the table is quantized; it changes as that of a weight would.
 
     >>> subject = Subject("item", torch.randn(100, 8), np.arange(100))
     >>> from mixdim.compression.choosing import choose

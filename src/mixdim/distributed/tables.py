@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from mixdim.distributed.folding import Folded
 from mixdim.layer.packing import PackedBlock, Packing
-from mixdim.storages import Narrow
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ def tables_of(packing: Packing, names: list[str]) -> list[BlockTable]:
     tables = []
     for feature, blocks in enumerate(packing.of_feature):
         for number, block in enumerate(blocks):
-            if not isinstance(block.storage, Narrow):
+            if not block.storage.is_shardable:
                 raise ValueError(
                     f"feature {names[feature]!r} is stored as {block.storage}: TorchRec holds narrow "
                     "blocks only, such as mixdim.plan makes"

@@ -13,7 +13,7 @@ from mixdim.kernels.pool import empty
 
 
 class RoundedTable(NamedTuple):
-    """Codes and scales of several blocks: see `mixdim.storages.rounding`."""
+    """Codes and scales of several blocks: see `mixdim.storages.codes`."""
 
     codes: Tensor  # int8, or uint8 with two of 4 bits each
     scales: Tensor  # float16

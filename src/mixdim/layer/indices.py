@@ -48,7 +48,7 @@ class Indices(NamedTuple):
             starts={g: tensor([block.start for block in own]) for g, own in packing.whole.items()},
             positions={group: tensor(places) for group, places in positions.items()},
             slot_numbers={
-                group: tensor(blocks[0].storage.Table.all_slot_numbers(blocks))
+                group: tensor(blocks[0].storage.table_type.all_slot_numbers(blocks))
                 for group, blocks in packing.groups.items()
             },
         )

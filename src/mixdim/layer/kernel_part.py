@@ -17,8 +17,7 @@ from torch import Tensor
 from mixdim.kernels.forms import SplitForm
 from mixdim.kernels.structs import Layout
 from mixdim.layer.bags import Bags
-from mixdim.layer.packing import Packing
-from mixdim.storages import Narrow
+from mixdim.layer.packing import PackedBlock, Packing
 
 
 class KernelBags(NamedTuple):
@@ -29,14 +28,16 @@ class KernelBags(NamedTuple):
     weights: Tensor | None  # (V,)
 
 
+def _is_served(block: PackedBlock) -> bool:
+    return block.storage.kind == "rows" and not block.storage.is_quantized
+
+
 class KernelPart:
     """The narrow blocks of a layer as the kernels know them, and the way from its rows to theirs."""
 
     def __init__(self, packing: Packing, order_starts: Sequence[int]) -> None:
-        narrow = [block for block in packing.blocks if isinstance(block.storage, Narrow)]
-        self.groups = [
-            name for name, own in packing.groups.items() if isinstance(own[0].storage, Narrow)
-        ]
+        narrow = [block for block in packing.blocks if _is_served(block)]
+        self.groups = [name for name, own in packing.groups.items() if _is_served(own[0])]
         self.is_all = len(narrow) == len(packing.blocks)
         self.fits = bool(narrow) and all(block.size < 2**31 for block in narrow)
         blocks: list[tuple[int, ...]] = []  # see `kernels.structs.BLOCK_COLUMNS`

@@ -89,10 +89,11 @@ class MixedTables(nn.Module):
         wanted = [
             (name, group, held)
             for group, blocks in self.packing.groups.items()
-            for name, held in blocks[0].storage.Table.holds(blocks, self.base_dim).items()
+            for name, held in blocks[0].storage.table_type.holds(blocks, self.base_dim).items()
         ]
         for name, group, held in sorted(wanted, key=lambda entry: entry[0] != "table"):
-            tensor = torch.empty(held.shape, dtype=held.dtype or dtype, device=device)
+            own_type = None if held.dtype is None else getattr(torch, held.dtype)
+            tensor = torch.empty(held.shape, dtype=own_type or dtype, device=device)
             if held.is_trained:
                 self.register_parameter(f"{name}_{group}", nn.Parameter(tensor))
             else:
@@ -118,7 +119,7 @@ class MixedTables(nn.Module):
         """Let tables say whose a row is, for errors of an optimizer, and how large gradients can be."""
         names = tuple(self.plan)
         for group, blocks in self.packing.groups.items():
-            for name in blocks[0].storage.Table.row_sparse:
+            for name in blocks[0].storage.table_type.row_sparse:
                 table = getattr(self, f"{name}_{group}")
                 table.describe_row = partial(self.packing.describe_row, group, names=names)
                 table.gradient_rows_per_id = blocks[0].storage.gradient_rows_per_id
@@ -160,7 +161,7 @@ class MixedTables(nn.Module):
         return [
             getattr(self, f"{name}_{group}")
             for group, blocks in self.packing.groups.items()
-            for name in blocks[0].storage.Table.row_sparse
+            for name in blocks[0].storage.table_type.row_sparse
         ]
 
     @torch.no_grad()
@@ -189,7 +190,7 @@ class MixedTables(nn.Module):
             if not block.storage.is_trained:
                 raise ValueError(
                     f"block {i} of feature {feature!r} is stored as {block.storage}: load weights into "
-                    "a layer of the plan before it was quantised, then quantise it"
+                    "a layer of the plan before it was quantized, then quantize it"
                 )
             parts = own.of_block(block).parts(block)
             copies.append(fitting(parts["table"], table, f"tables[{i}] of feature {feature!r}"))
@@ -207,7 +208,7 @@ class MixedTables(nn.Module):
 
         `matrix` (rows, base_dim) has one row an id, and `row_weights` (rows,), such as counts, says how
         much each matters: the sum of weight * squared distance is made small, block by block. Where rows
-        are stored on their own (`mixdim.Narrow`) it is the least possible: the weighted SVD.
+        are stored on their own (`mixdim.Rows`) it is the least possible: the weighted SVD.
         """
         number, tables = self.routing.number_of(feature), self.tables()
         rows = self.plan.features[number].rows
@@ -229,20 +230,20 @@ class MixedTables(nn.Module):
             tables.of_block(block).fit_dense(block, by_rank[here], mass)
 
     @torch.no_grad()
-    def quantised(self, bits: int = 8) -> Self:
+    def quantized(self, bits: int = 8) -> Self:
         """The same layer with its narrow blocks rounded to 8 or 4 bits: a new one, not to be trained.
 
-        Its plan is `plan.quantised(bits)`, and its options are those of this layer. No stored number
+        Its plan is `plan.quantized(bits)`, and its options are those of this layer. No stored number
         changes by more than half the scale of its group; what other storages hold is copied.
 
         >>> import mixdim
         >>> layer = mixdim.MixedDimEmbedding(mixdim.plan({"x": 50}, temperature=0, base_dim=4))
-        >>> small = layer.quantised()
+        >>> small = layer.quantized()
         >>> bool((small.dense_weight() - layer.dense_weight()).abs().max() < 0.005 * layer.table_4.max())
         True
         """
         layer = type(self)(
-            self.plan.quantised(bits),
+            self.plan.quantized(bits),
             sparse=self.sparse,
             pooling=self.pooling,
             init=self.init,
@@ -259,7 +260,7 @@ class MixedTables(nn.Module):
                 others.of_block(other).fill(other, mine.of_block(block).parts(block))
             except ValueError as error:
                 name = self.plan.features[block.feature].name
-                raise ValueError(f"feature {name!r} cannot be quantised: {error}") from None
+                raise ValueError(f"feature {name!r} cannot be quantized: {error}") from None
         return layer
 
     def dense_weight(self, feature: str | None = None) -> Tensor:
@@ -331,7 +332,7 @@ class MixedTables(nn.Module):
         left_out = self.kernel_part.groups if beside_kernels else ()
         indices = self.indices
         of_group = {
-            group: blocks[0].storage.Table(
+            group: blocks[0].storage.table_type(
                 blocks=blocks,
                 base_dim=self.base_dim,
                 tensors={name: getattr(self, f"{name}_{group}") for name in self._tensor_names[group]},

@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import groupby
 
 from mixdim.planning.plan import Plan
-from mixdim.storages import Narrow, Storage
 from mixdim.storages.table import StoredBlock
 
 
@@ -60,8 +59,7 @@ class Packing:
             if 0 <= number < size:
                 # Where each row is stored on its own, it is known by its rank in the feature.
                 first = block.start - self.of_feature[block.feature][0].start
-                is_own = isinstance(block.storage, Narrow) and size == block.size
-                row = f"row {first + number}" if is_own else f"shared row {number}"
+                row = f"row {first + number}" if block.storage.has_own_rows else f"shared row {number}"
                 return f"{row} of feature {names[block.feature]!r}"
         raise IndexError(f"the table {group} has no row {table_row}")
 
@@ -96,10 +94,5 @@ def pack(plan: Plan) -> Packing:
         else:
             whole.setdefault(name, []).append(packed)
     blocks = sorted((block for group in groups.values() for block in group), key=lambda b: b.start)
-    in_order = sorted(groups, key=lambda name: _narrow_and_wide_first(groups[name][0].storage))
+    in_order = sorted(groups, key=lambda name: groups[name][0].storage.order)
     return Packing(plan.base_dim, tuple(blocks), {name: groups[name] for name in in_order}, whole, bands)
-
-
-def _narrow_and_wide_first(storage: Storage) -> tuple[bool, bool, int, str]:
-    # A row that a block of width 0 shares is as wide as can be.
-    return (not isinstance(storage, Narrow), storage.dim > 0, -storage.dim, storage.group)

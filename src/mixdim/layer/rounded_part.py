@@ -11,7 +11,6 @@ import torch
 
 from mixdim.kernels.rounded_lookup import BlockPlace, NeededTensor, RoundedLayout
 from mixdim.layer.packing import PackedBlock, Packing
-from mixdim.storages import Narrow, Quantised
 
 
 class RoundedPart:
@@ -20,8 +19,8 @@ class RoundedPart:
     def __init__(self, packing: Packing, order_starts: Sequence[int]) -> None:
         storages = [block.storage for block in packing.blocks]
         self.is_all = (
-            all(isinstance(storage, Narrow | Quantised) for storage in storages)
-            and any(isinstance(storage, Quantised) for storage in storages)
+            all(storage.kind == "rows" for storage in storages)
+            and any(storage.is_quantized for storage in storages)
             and all(block.size < 2**31 for block in packing.blocks)
         )
         if not self.is_all:
@@ -30,14 +29,15 @@ class RoundedPart:
         needed: list[NeededTensor] = []
         numbers: dict[str, dict[str, int]] = {}  # of each group: those of its tensors
         for group, own in packing.groups.items():
-            held = own[0].storage.Table.holds(own, packing.base_dim)
+            held = own[0].storage.table_type.holds(own, packing.base_dim)
             numbers[group] = {name: len(needed) + n for n, name in enumerate(held)}
             needed += [
-                NeededTensor(f"{name}_{group}", tensor.shape, tensor.dtype or torch.float32)
+                NeededTensor(f"{name}_{group}", tensor.shape, getattr(torch, tensor.dtype or "float32"))
                 for name, tensor in held.items()
             ]
         starts = {
-            group: own[0].storage.Table.all_slot_numbers(own) for group, own in packing.groups.items()
+            group: own[0].storage.table_type.all_slot_numbers(own)
+            for group, own in packing.groups.items()
         }
         blocks: list[BlockPlace] = []
         features: list[tuple[int, ...]] = []  # see `kernels.structs.FEATURE_COLUMNS`
@@ -59,7 +59,7 @@ class RoundedPart:
         width = block.storage.width(self._base_dim)
         before = {"projection": 4 * block.slot * width * self._base_dim}
         bits = 0
-        if isinstance(block.storage, Quantised):
+        if block.storage.is_quantized:
             bits = block.storage.bits
             first_code, first_scale = starts[block.slot]
             before |= {"codes": first_code * bits // 8, "scales": 2 * first_scale}

@@ -54,7 +54,7 @@ def check_feature(feature: Feature, base_dim: int) -> None:
         whole_number(block.size, f"size of a block {of_feature}")
         if not isinstance(block.storage, Storage):
             raise WrongTypeError(
-                f"storage of a block {of_feature} must be a mixdim.Narrow or another storage, "
+                f"storage of a block {of_feature} must be a mixdim.Rows or another storage, "
                 f"got {block.storage!r}"
             )
         if block.dim > base_dim:

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from mixdim.planning.sizing import relative_popularity
-from mixdim.storages.narrow import narrow_cost
+from mixdim.storages.rows import rows_cost
 
 
 def filled_dims(
@@ -35,7 +35,7 @@ def filled_dims(
     [[8, 2], [8, 3]]
     """
     dims, weights = dims.copy(), (relative_popularity(row_probs) ** temperature).tolist()
-    own = narrow_cost(block_sizes, dims, base_dim).parameters
+    own = rows_cost(block_sizes, dims, base_dim).parameters
     left = budget - int(own.sum())
 
     def place(block: int) -> tuple[float, int]:
@@ -62,4 +62,4 @@ def filled_dims(
 
 
 def _cost(size: int, dim: int, base_dim: int) -> int:
-    return int(narrow_cost(np.array([size]), np.array([dim]), base_dim).parameters[0])
+    return int(rows_cost(np.array([size]), np.array([dim]), base_dim).parameters[0])

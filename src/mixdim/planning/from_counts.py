@@ -23,8 +23,8 @@ from mixdim.planning.sizing import (
     round_dims,
     smallest_temperature,
 )
-from mixdim.storages import Narrow
-from mixdim.storages.narrow import narrow_cost
+from mixdim.storages import Rows
+from mixdim.storages.rows import rows_cost
 
 OCTAVES = "octaves"
 Bands = int | str  # a number, or "octaves"
@@ -144,7 +144,7 @@ def plan(
         temperature = smallest_temperature(block_sizes, row_probs, base_dim=base_dim, **solve)
     given: dict[str, Any] = {"temperature": temperature, "base_dim": base_dim}
     block_dims = round_dims(power_law_dims(row_probs, **given), base_dim=base_dim, **rounded)
-    fits = narrow_cost(block_sizes, block_dims, base_dim).parameters.sum() <= limit
+    fits = rows_cost(block_sizes, block_dims, base_dim).parameters.sum() <= limit
     if all_three and not (rounding == "fill" and fits):
         rule, block_dims = "scaled_power_law", scaled_dims(block_sizes, row_probs, **given, **solve)
     made_by = {"rule": rule, "temperature": temperature}
@@ -235,7 +235,7 @@ def assemble_plan(
         here = slice(done, done + cut.num_blocks)
         columns = (cut.block_starts, cut.block_sizes, block_dims[here], row_probs[here])
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        cut_into = tuple(Block(start, size, Narrow(dim), prob) for start, size, dim, prob in rows)
+        cut_into = tuple(Block(start, size, Rows(dim), prob) for start, size, dim, prob in rows)
         features.append(Feature(name, int(cut.block_sizes.sum()), cut_into, cut.num_asked))
         if cut.order is not None:
             orders.append((name, cut.order))

@@ -21,7 +21,6 @@ from mixdim.planning.from_counts import (
 from mixdim.planning.knapsack import best_choice, lagrangian_choice
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import Rounding, check_rounding, too_small
-from mixdim.storages import Narrow
 from mixdim.storages.storage import stored_cost
 
 ROWS_AT_A_TIME = 2**16  # of a table, as float64
@@ -118,7 +117,7 @@ def table_error(
         order = orders.get(name, np.arange(sizes[name]))
         for block in feature.blocks:
             ids = order[block.start : block.start + block.size]
-            if not isinstance(block.storage, Narrow):
+            if block.storage.kind != "rows":
                 raise ValueError(
                     f"feature {name!r} has a block that is {block.storage.kind}: of narrow blocks alone "
                     "it is known what they can hold"

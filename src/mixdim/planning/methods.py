@@ -22,7 +22,7 @@ from mixdim.planning.feature import Block, Feature
 from mixdim.planning.from_counts import CountedFeatures, FloorWarning, plan
 from mixdim.planning.plan import Plan, id_map_bytes, is_shuffled
 from mixdim.planning.sizing import last_fit, too_small
-from mixdim.storages import Hashed, Narrow, QuotientRemainder, Robe, Storage
+from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows, Storage
 
 WIDTHS = (1, 2, 4, 8, 16)  # that are tried where nothing else is said
 ROUNDED = {"int8": 8, "int4": 4}  # bits of a number, once it is trained
@@ -50,7 +50,7 @@ def plan_by_method(
     """Plan features by the method of this name, for at most so many bytes.
 
     "int8:mixed" is "mixed" with rows that are rounded to 8 bits once they are trained: the plan is the
-    one to train, and costs so many bytes when `Plan.quantised`. Too few bytes for any plan are a
+    one to train, and costs so many bytes when `Plan.quantized`. Too few bytes for any plan are a
     `BudgetTooSmallError` that says how many it takes.
 
     >>> from types import SimpleNamespace
@@ -95,7 +95,7 @@ def rounding_of(name: str) -> str | None:
 def stored_bytes(name: str, plan: Plan) -> int:
     """What a plan of a method costs once its rows are rounded, if they are to be."""
     rounding = rounding_of(name)
-    return (plan if rounding is None else plan.quantised(ROUNDED[rounding])).nbytes()
+    return (plan if rounding is None else plan.quantized(ROUNDED[rounding])).nbytes()
 
 
 def _rounded(make: Callable[[int], Plan], num_bytes: int, bits: int) -> Plan:
@@ -103,7 +103,7 @@ def _rounded(make: Callable[[int], Plan], num_bytes: int, bits: int) -> Plan:
 
     def is_small_enough(trained_bytes: int) -> bool:
         try:
-            return make(trained_bytes).quantised(bits).nbytes() <= num_bytes
+            return make(trained_bytes).quantized(bits).nbytes() <= num_bytes
         except BudgetTooSmallError:
             return True
 
@@ -147,7 +147,7 @@ def _cut(features: CountedFeatures, num_bytes: int, *, base_dim: int) -> Plan:
         own[name], left = own[name] + more, left - more
 
     def pieces(name: str) -> Pieces:
-        both = ((own[name], Narrow(base_dim)), (rows[name] - own[name], Narrow(0)))
+        both = ((own[name], Rows(base_dim)), (rows[name] - own[name], Rows(0)))
         return [(size, storage) for size, storage in both if size]
 
     return _assembled(features, pieces, base_dim, {"rule": "cut", "least_count": least_count})
@@ -168,7 +168,7 @@ def _capped(
     sizes = features.cardinalities
 
     def storage(rows: int, cap: int) -> Storage:
-        return Narrow(base_dim) if rows <= cap else storage_of(rows, base_dim, cap)
+        return Rows(base_dim) if rows <= cap else storage_of(rows, base_dim, cap)
 
     def cost(cap: int) -> int:
         return sum(storage(n, cap).cost(n, base_dim).parameters for n in sizes.values())
@@ -193,7 +193,7 @@ def _quotient_remainder(rows: int, base_dim: int, cap: int) -> Storage:
         middle = (few + many) // 2
         few, many = (few, middle) if middle + -(-rows // middle) <= cap else (middle, many)
     found = QuotientRemainder(base_dim, buckets=many)
-    return found if found.stored_rows(rows) < rows else Narrow(base_dim)
+    return found if found.stored_rows(rows) < rows else Rows(base_dim)
 
 
 def _robe(features: CountedFeatures, num_bytes: int, *, base_dim: int) -> Plan:

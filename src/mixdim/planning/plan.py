@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from mixdim.planning.feature import Block, Feature, check_feature
 from mixdim.planning.plan_file import load_document, save_document
 from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
 from mixdim.planning.table import plan_table
-from mixdim.storages import Cost, Narrow, Quantised, Storage
+from mixdim.storages import Cost, Rows, Storage
 
 # Copies of every parameter that an optimizer keeps beside it. Gradients come on top.
 OPTIMIZER_STATE = {None: 0, "sgd": 0, "adagrad": 1, "adam": 2, "amsgrad": 3}
@@ -115,7 +115,7 @@ class Plan:
 
     @property
     def untrained_bytes(self) -> int:
-        """Bytes of the blocks that are held and not trained (`mixdim.Quantised`)."""
+        """Bytes of the blocks that are held and not trained (`mixdim.Rows`)."""
         return self.cost.held_bytes - self.id_map_bytes
 
     @property
@@ -189,25 +189,40 @@ class Plan:
         was = self.made_by.get("was", self.made_by) if by_hand else self.made_by
         return replace(self, features=features, made_by={"rule": "by_hand", "was": was})
 
-    def quantised(self, bits: int = 8) -> Plan:
-        """The same plan with every narrow block rounded to 8 or 4 bits, for layers that are not trained.
+    def quantized(self, bits: int = 8) -> Plan:
+        """The plan that is served: rows of their own in 8 or 4 bits a number (`mixdim.Rows`).
 
         What is stored in another way stays, and so do the rows that blocks of width 0 share.
 
         >>> import mixdim
         >>> plan = mixdim.plan({"item": 1000, "shop": 50}, temperature=0.3, base_dim=16)
-        >>> plan.nbytes(), plan.quantised().nbytes(), plan.quantised(bits=4).nbytes()
+        >>> plan.nbytes(), plan.quantized().nbytes(), plan.quantized(bits=4).nbytes()
         (35712, 9588, 5462)
         """
-        bits = Quantised(1, bits).bits
+        bits = Rows(1, bits=bits).bits
+        served = self._stored(lambda storage: storage.quantized(bits))
+        if served is self:
+            return self
+        return replace(served, made_by={"rule": "quantized", "bits": bits, "was": self.made_by})
+
+    def trainable(self) -> Plan:
+        """The plan that is trained, where this one is served: every number in 32 bits.
+
+        >>> import mixdim
+        >>> plan = mixdim.plan({"item": 1000, "shop": 50}, temperature=0.3, base_dim=16)
+        >>> plan.quantized().trainable() == plan
+        True
+        """
+        was = self.made_by.get("was") if self.made_by["rule"] == "quantized" else None
+        return replace(self._stored(lambda storage: storage.trainable()), made_by=was or self.made_by)
+
+    def _stored(self, change: Callable[[Storage], Storage]) -> Plan:
+        """The same plan with blocks stored in another way; itself if nothing changes."""
         features = tuple(
-            replace(feature, blocks=tuple(_quantised(block, bits) for block in feature.blocks))
+            replace(feature, blocks=tuple(replace(b, storage=change(b.storage)) for b in feature.blocks))
             for feature in self.features
         )
-        if features == self.features:
-            return self
-        made_by = {"rule": "quantised", "bits": bits, "was": self.made_by}
-        return replace(self, features=features, made_by=made_by)
+        return self if features == self.features else replace(self, features=features)
 
     def check_trained(self) -> None:
         """Refuse, for what trains a layer, a plan with blocks that nobody trains."""
@@ -216,8 +231,8 @@ class Plan:
                 if not block.storage.is_trained:
                     raise ValueError(
                         f"feature {feature.name!r} is stored as {block.storage}, which is not trained: "
-                        "train the plan before it was quantised, then quantise what was learned "
-                        "(mixdim.quantise)"
+                        "train the plan before it was quantized, then quantize what was learned "
+                        "(mixdim.quantize)"
                     )
 
     @cached_property
@@ -294,11 +309,6 @@ def id_map_bytes(orders: Iterable[np.ndarray]) -> int:
     return sum(rows) * (4 if max(rows, default=0) < 2**31 else 8)
 
 
-def _quantised(block: Block, bits: int) -> Block:
-    is_narrow = isinstance(block.storage, Narrow) and block.dim > 0
-    return replace(block, storage=Quantised(block.dim, bits)) if is_narrow else block
-
-
 def _check_rule(made_by: Any) -> None:
     """Refuse what does not name a rule, and arguments that JSON cannot hold or that are missing."""
     if not isinstance(made_by, Mapping) or not isinstance(made_by.get("rule"), str):
@@ -309,7 +319,7 @@ def _check_rule(made_by: Any) -> None:
         raise ValueError(f"made_by must be values of JSON: {error}") from None
     if made_by["rule"] == "power_law" or made_by.get("temperature") is not None:
         unit_interval(made_by.get("temperature"), "temperature")
-    if made_by["rule"] in ("by_hand", "quantised") and "was" in made_by:
+    if made_by["rule"] in ("by_hand", "quantized") and "was" in made_by:
         _check_rule(made_by["was"])
 
 

@@ -15,7 +15,7 @@ from mixdim.storages import storage_from_json
 if TYPE_CHECKING:
     from mixdim.planning.plan import Plan
 
-FORMAT, VERSION = "mixdim.plan", 2
+FORMAT, VERSION = "mixdim.plan", 3
 
 
 class Parts(NamedTuple):

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from mixdim.planning.sizing import Rounding, relative_popularity, too_small
-from mixdim.storages.narrow import narrow_cost
+from mixdim.storages.rows import rows_cost
 
 
 def scaled_dims(
@@ -39,7 +39,7 @@ def scaled_dims(
     weights = relative_popularity(row_probs) ** temperature
     # Block b reaches level k where the scale does thresholds[k] / weights[b]: a step of its cost.
     sizes, (blocks, steps) = block_sizes[:, None], (len(block_sizes), len(levels))
-    costs = narrow_cost(np.broadcast_to(sizes, (blocks, steps)), levels[None, :], base_dim).parameters
+    costs = rows_cost(np.broadcast_to(sizes, (blocks, steps)), levels[None, :], base_dim).parameters
     with np.errstate(divide="ignore"):
         scales = np.where(weights[:, None] > 0, thresholds[None, 1:] / weights[:, None], np.inf)
     order = np.argsort(scales, axis=None, kind="stable")
@@ -80,12 +80,12 @@ def _spend(
 ) -> np.ndarray:
     """Double widths from the most popular block down, while that fits."""
     dims, by_popularity = dims.copy(), np.argsort(-row_probs, kind="stable")
-    own = narrow_cost(block_sizes, dims, base_dim).parameters
+    own = rows_cost(block_sizes, dims, base_dim).parameters
     left, has_grown = budget - own.sum(), True
     while has_grown:
         has_grown = False
         wider = np.minimum(np.where(dims > 0, 2 * dims, 1), base_dim)
-        more = narrow_cost(block_sizes, wider, base_dim).parameters - own
+        more = rows_cost(block_sizes, wider, base_dim).parameters - own
         for block in by_popularity.tolist():
             if wider[block] > dims[block] and more[block] <= left:
                 dims[block], left, has_grown = wider[block], left - more[block], True

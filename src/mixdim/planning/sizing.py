@@ -10,7 +10,7 @@ import numpy as np
 
 from mixdim._util.arguments import nonnegative_vector, unit_interval, whole_number
 from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes
-from mixdim.storages.narrow import narrow_cost
+from mixdim.storages.rows import rows_cost
 
 Rounding = Literal["power_of_two", "integer"]
 RoundingOrFill = Literal["power_of_two", "integer", "fill"]  # what needs a budget: see filling.py
@@ -107,7 +107,7 @@ def largest_base_dim(
         return round_dims(base_dim * shares, base_dim=base_dim, rounding=rounding, min_dim=min_dim)
 
     def cost(base_dim: int) -> float:
-        return float(narrow_cost(block_sizes, dims(base_dim), base_dim).parameters.sum())
+        return float(rows_cost(block_sizes, dims(base_dim), base_dim).parameters.sum())
 
     def tables_fit(base_dim: int) -> bool:
         return float((block_sizes.astype(np.float64) * dims(base_dim)).sum()) <= budget
@@ -175,7 +175,7 @@ def smallest_temperature(
         temperature = step / TEMPERATURE_STEPS
         exact = base_dim * relative**temperature
         block_dims = round_dims(exact, base_dim=base_dim, rounding=rounding, min_dim=min_dim)
-        cost = float(narrow_cost(block_sizes, block_dims, base_dim).parameters.sum())
+        cost = float(rows_cost(block_sizes, block_dims, base_dim).parameters.sum())
         if cost <= budget:
             return temperature
         cheapest = min(cheapest, cost)

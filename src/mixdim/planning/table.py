@@ -37,8 +37,8 @@ def rule_in_words(made_by: Mapping[str, Any]) -> str:
         return "chosen from trained tables"
     if made_by["rule"] == "by_hand" and "was" in made_by:
         return f"{rule_in_words(made_by['was'])}, then changed by hand"
-    if made_by["rule"] == "quantised" and {"was", "bits"} <= made_by.keys():
-        return f"{rule_in_words(made_by['was'])}, quantised to {made_by['bits']} bits"
+    if made_by["rule"] == "quantized" and {"was", "bits"} <= made_by.keys():
+        return f"{rule_in_words(made_by['was'])}, quantized to {made_by['bits']} bits"
     listed = ", ".join(f"{name} {value}" for name, value in arguments.items())
     return printable(f"made by the rule {made_by['rule']}" + (f" ({listed})" if listed else ""))
 
@@ -60,7 +60,7 @@ def cost_lines(plan: Plan) -> list[str]:
     if plan.untrained_bytes:
         size = (
             f"{format_bytes(plan.nbytes())}, {format_bytes(plan.untrained_bytes)} of it codes, scales "
-            f"and projections of quantised blocks, which are not trained{id_maps}"
+            f"and projections of quantized blocks, which are not trained{id_maps}"
         )
     return [
         parameters,

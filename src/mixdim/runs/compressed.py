@@ -37,7 +37,6 @@ from mixdim.runs.rounded import check_rounding, embedding_bytes, embedding_layer
 from mixdim.runs.spectrum import tables_of
 from mixdim.runs.summary import read_summary
 from mixdim.runs.trained import OpenedRun, open_for
-from mixdim.storages import Narrow, Quantised
 from mixdim.training import Checkpoints, evaluate
 from mixdim.training.evaluation import Progress
 
@@ -67,7 +66,7 @@ def compress_run(
     out: Path,
     *,
     budget: str,
-    quantise: str | None = None,
+    quantize: str | None = None,
     bands: Bands = 8,
     by_loss: bool = True,
     data: Path | None = None,
@@ -79,14 +78,14 @@ def compress_run(
     `budget` is of its embeddings: bytes such as "4MB", or a share such as "1/8" of what they take. With
     `by_loss`, directions count by how much the loss feels them, on rows to train on.
     """
-    check_rounding(quantise)
+    check_rounding(quantize)
     dataset, run = _opened(path, data)
     _check_free(out, path, overwrite=overwrite)
-    served = rounded(run.model, run.config.quantise)
+    served = rounded(run.model, run.config.quantize)
     bytes_before = embedding_bytes(served)
     share = share_of(budget, bytes_before)
     num_bytes = parse_bytes(budget) if share is None else share
-    chosen = _choose(run, dataset, num_bytes, bands, quantise, by_loss)
+    chosen = _choose(run, dataset, num_bytes, bands, quantize, by_loss)
     made_by = {"rule": "compressed", "was": dict(run.plan.made_by)}
     features = tuple(choice.plan.features[0] for _, choice in chosen)
     plan = Plan(run.plan.base_dim, made_by, features)
@@ -95,10 +94,10 @@ def compress_run(
         **dict.fromkeys(NOT_ASKED),
         plan=str((out / PLAN).resolve()),
         data=str(dataset.path.resolve()),
-        quantise=quantise,
+        quantize=quantize,
     )
     model = _fitted(run, config, plan, chosen, dataset)
-    small = rounded(model, quantise)
+    small = rounded(model, quantize)
     measured = {
         split: _measure(small, config, dataset, split, progress) for split in ("validation", "test")
     }
@@ -145,7 +144,7 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
 
 
 def _choose(
-    run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantise: str | None, by_loss: bool
+    run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantize: str | None, by_loss: bool
 ) -> list[tuple[Subject, Chosen]]:
     """What was learned of each feature, and how to store it, not rounded."""
     tables, asked = tables_of(run.model), _asked(run, dataset)
@@ -154,22 +153,12 @@ def _choose(
         Subject(name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name))
         for name in run.plan
     ]
-    chosen = choose(subjects, num_bytes, bands=bands, bits=BITS[quantise])
+    chosen = choose(subjects, num_bytes, bands=bands, bits=BITS[quantize])
     assert all(choice.codes is None for choice in chosen)  # since ids are ranks
     return [
-        (replace(subject, counts=asked[subject.name]), replace(choice, plan=_unrounded(choice.plan)))
+        (replace(subject, counts=asked[subject.name]), replace(choice, plan=choice.plan.trainable()))
         for subject, choice in zip(subjects, chosen, strict=True)
     ]
-
-
-def _unrounded(plan: Plan) -> Plan:
-    """The same widths, not rounded: a run keeps its weights so, and its config says how to round."""
-    (feature,) = plan.features
-    blocks = tuple(
-        replace(block, storage=Narrow(block.dim)) if isinstance(block.storage, Quantised) else block
-        for block in feature.blocks
-    )
-    return replace(plan, features=(replace(feature, blocks=blocks),))
 
 
 def _fitted(
@@ -257,7 +246,7 @@ def _summary(
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "embedding_parameters": sum(layer.num_parameters for layer in layers),
         "embedding_bytes": embedding_bytes(model),
-        "quantise": config.quantise,
+        "quantize": config.quantize,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{
             split: {which: {**metrics, **place} for which in ("best", "last")}

@@ -59,7 +59,7 @@ class RunConfig:
     seed: int | None = None
     slice_by: str | None = None
     init: str | None = None
-    quantise: str | None = None  # "int8" or "int4": how embeddings are rounded once they are trained
+    quantize: str | None = None  # "int8" or "int4": how embeddings are rounded once they are trained
     bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of NCF's one
     top: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
@@ -115,7 +115,7 @@ class RunConfig:
         for option in sorted((OPTIONS_OF_MODELS - model.options.keys()) & self.said().keys()):
             has = ", ".join(model.options)
             raise ValueError(f"{option} is no option of model {model_name!r}; it has {has}")
-        check_rounding(self.quantise)
+        check_rounding(self.quantize)
         name = check_preset(AUTO if self.preset is None else self.preset)
         own = dict(model.options)
         if name != AUTO:
@@ -151,7 +151,7 @@ class RunConfig:
             tensorboard=False,
             weight_decay=training.weight_decay,
             unknown_dropout=training.unknown_dropout,
-            quantise=None if self.method is None else rounding_of(self.method),
+            quantize=None if self.method is None else rounding_of(self.method),
             **widths,
             **own,
         )
@@ -186,10 +186,10 @@ class RunConfig:
         if self.budget is None:
             raise ValueError("a method needs a budget in bytes, such as 4MB")
         method_named(self.method)
-        if self.quantise is not None and self.quantise != rounding_of(self.method):
+        if self.quantize is not None and self.quantize != rounding_of(self.method):
             raise ValueError(
-                f"method {self.method!r} says how it is rounded: for {self.quantise}, give "
-                f"{self.quantise}:{self.method}"
+                f"method {self.method!r} says how it is rounded: for {self.quantize}, give "
+                f"{self.quantize}:{self.method}"
             )
 
     def training_options(self) -> TrainingOptions:

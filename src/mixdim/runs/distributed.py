@@ -128,8 +128,8 @@ def _effective(config: RunConfig, out: Path, *, resume: bool) -> tuple[RunConfig
         raise ValueError("--distributed trains --model dlrm only")
     if config.first_order:
         raise ValueError("--first-order is not there with --distributed: leave it out")
-    if config.quantise is not None or config.method is not None:
-        raise ValueError("--quantise and --method are not there with --distributed: leave them out")
+    if config.quantize is not None or config.method is not None:
+        raise ValueError("--quantize and --method are not there with --distributed: leave them out")
     optimizer = config.optimizer or "adagrad"
     if optimizer not in OPTIMIZERS:
         raise ValueError(

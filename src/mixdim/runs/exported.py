@@ -24,7 +24,6 @@ from mixdim.runs.folder import CONFIG
 from mixdim.runs.trained import OpenedRun, check_rows, open_for
 from mixdim.serving.exporting import export
 from mixdim.serving.session import ServedModel, inputs_of
-from mixdim.storages import Narrow, Quantised
 from mixdim.training.evaluation import Outputs, Progress, outputs_of
 from mixdim.training.tasks import task_of
 
@@ -40,7 +39,7 @@ def vocabulary_path(model: Path) -> Path:
 
 
 def open_to_export(
-    run: Path, data: Path | None, weights: str = "best", quantise: str | None = None
+    run: Path, data: Path | None, weights: str = "best", quantize: str | None = None
 ) -> tuple[OpenedRun, Dataset, str | None]:
     """Open a run with its data, and say how its embeddings are rounded: as asked, or as it was made."""
     if not (run / CONFIG).is_file():
@@ -51,12 +50,12 @@ def open_to_export(
         raise FileNotFoundError(
             f"the data of {run} is not at {folder}: give --data, which has its vocabularies"
         )
-    if config.quantise is not None and quantise not in (None, config.quantise):
-        raise ValueError(f"{run} is rounded to {config.quantise} already, so it is not {quantise}")
+    if config.quantize is not None and quantize not in (None, config.quantize):
+        raise ValueError(f"{run} is rounded to {config.quantize} already, so it is not {quantize}")
     dataset = Dataset(folder)
     opened = open_for(run, dataset, weights)
-    is_rounded = config.quantise is not None or quantise == FLOAT32
-    return opened, dataset, None if is_rounded else quantise
+    is_rounded = config.quantize is not None or quantize == FLOAT32
+    return opened, dataset, None if is_rounded else quantize
 
 
 def export_run(
@@ -65,7 +64,7 @@ def export_run(
     *,
     data: Path | None = None,
     format: str | None = None,
-    quantise: str | None = None,
+    quantize: str | None = None,
     unknown: str = "clip",
     weights: str = "best",
     overwrite: bool = False,
@@ -77,7 +76,7 @@ def export_run(
     for path in (out, side):
         if follow_links(path).exists() and not overwrite:
             raise FileExistsError(f"{path} exists already; --overwrite replaces it")
-    opened, dataset, to_round = open_to_export(run, data, weights, quantise)
+    opened, dataset, to_round = open_to_export(run, data, weights, quantize)
     features = dataset.meta.features
     with written_atomically(side) as temporary:
         temporary.write_text(json.dumps(vocabularies(dataset)), encoding="utf-8")
@@ -85,13 +84,13 @@ def export_run(
             opened.model,
             out,
             format=format,
-            quantise=to_round,
+            quantize=to_round,
             task=dataset.task,
             bags=[feature.name for feature in features if feature.bag],
             unknown={f.name: f.out_of_vocabulary for f in features} if unknown == "clip" else None,
             overwrite=overwrite,
             about={
-                "quantise": to_round or opened.config.quantise,
+                "quantize": to_round or opened.config.quantize,
                 "run": str(run),
                 "step": opened.step,
                 "vocabulary_fingerprint": dataset.vocabulary_fingerprint,
@@ -105,7 +104,7 @@ def kept_as_they_are(model: nn.Module) -> list[str]:
     """The kinds of storages of a model that are not rounded when it is."""
     layers = [module for module in model.modules() if isinstance(module, MixedTables)]
     storages = (block.storage for layer in layers for block in layer.plan.blocks)
-    return sorted({s.kind for s in storages if not isinstance(s, Narrow | Quantised)})
+    return sorted({s.kind for s in storages if s.kind != "rows"})
 
 
 def vocabularies(dataset: Dataset) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.layer.quantising import quantise
+from mixdim.layer.quantizing import quantize
 from mixdim.models import WithFirstOrder
 from mixdim.planning.methods import ROUNDED
 
@@ -16,12 +16,12 @@ from mixdim.planning.methods import ROUNDED
 def check_rounding(name: str | None) -> None:
     """Refuse a way to round that there is not."""
     if name is not None and name not in ROUNDED:
-        raise ValueError(f"quantise must be one of {', '.join(ROUNDED)}, got {name!r}")
+        raise ValueError(f"quantize must be one of {', '.join(ROUNDED)}, got {name!r}")
 
 
 def rounded(model: nn.Module, name: str | None) -> nn.Module:
     """A trained model as it is served: itself, or a copy whose embeddings are rounded."""
-    return model if name is None else quantise(model, ROUNDED[name])
+    return model if name is None else quantize(model, ROUNDED[name])
 
 
 def embedding_layers(model: nn.Module) -> list[MixedTables]:

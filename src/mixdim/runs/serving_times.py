@@ -61,7 +61,7 @@ def export_and_measure(
     opened, dataset = export_run(run, out, **options)
     for path in (*files_of(out), vocabulary_path(out)):
         echo(f"{path}: {format_bytes(path.stat().st_size)}")
-    if (options.get("quantise") or FLOAT32) != FLOAT32 and (others := kept_as_they_are(opened.model)):
+    if (options.get("quantize") or FLOAT32) != FLOAT32 and (others := kept_as_they_are(opened.model)):
         echo(f"not rounded: tables stored as {', '.join(others)}; only narrow ones are")
     format = options.get("format") or out.suffix.removeprefix(".")
     predict = pt2_opener(out, dataset) if format == "pt2" else onnx_opener(out)
@@ -157,11 +157,11 @@ def _ways(opened: OpenedRun, dataset: Dataset) -> dict[str, Callable[[Path], obj
         task=dataset.task,
     )
 
-    def own(path: Path, quantise: str | None = None) -> object:
+    def own(path: Path, quantize: str | None = None) -> object:
         return export(
             opened.model,
             path,
-            quantise=quantise,
+            quantize=quantize,
             task=asked.task,
             bags=asked.bags,
             unknown=asked.unknown,
@@ -170,8 +170,8 @@ def _ways(opened: OpenedRun, dataset: Dataset) -> dict[str, Callable[[Path], obj
     ways: dict[str, Callable[[Path], object]] = {
         TORCH_ONNX: lambda path: _by_torch(opened.model, asked, path)
     }
-    if opened.config.quantise is not None:
-        return {**ways, opened.config.quantise: own}
+    if opened.config.quantize is not None:
+        return {**ways, opened.config.quantize: own}
     return {
         **ways,
         "float32": own,

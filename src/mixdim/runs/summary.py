@@ -54,7 +54,7 @@ def summarise(
         # Not the plan's: an array that blocks share is one in each layer, of users and of items.
         "embedding_parameters": sum(layer.num_parameters for layer in embedding_layers(model)),
         "embedding_bytes": embedding_bytes(model),
-        "quantise": config.quantise,
+        "quantize": config.quantize,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{name: getattr(config, name) for name in OPTIONS},
         "epochs_run": fitted.epochs_run,

@@ -133,8 +133,8 @@ def train_run(
         summary = summarise(config, plan, model, fitted, dataset, baselines)
         if (out / TUNING).is_file():  # also from before a resumption
             summary["tuning"] = json.loads((out / TUNING).read_bytes())
-        if config.quantise is not None:
-            model = rounded(model, config.quantise)
+        if config.quantize is not None:
+            model = rounded(model, config.quantize)
             summary |= _measured_rounded(model, summary, out, dataset, progress)
         page = json.dumps(summary, indent=2) + "\n"
         write_atomically(out / SUMMARY, page)
@@ -195,7 +195,7 @@ def _measured_rounded(
             which: {**summary[split][which], **metrics[step]} for which, step in steps.items()
         }
     before = {split: summary[split] for split in ("validation", "test")}
-    return {**measured, "before_quantising": before}
+    return {**measured, "before_quantizing": before}
 
 
 def is_finished(summary: Mapping[str, Any], config: RunConfig) -> bool:

@@ -88,7 +88,7 @@ def open_run(
     else:
         chosen = newest
     load_weights(model, chosen)
-    return OpenedRun(config, plan, rounded(model, None if as_trained else config.quantise), chosen.step)
+    return OpenedRun(config, plan, rounded(model, None if as_trained else config.quantize), chosen.step)
 
 
 def _fill_from_ranks(model: nn.Module, folder: Path, weights: str) -> int:

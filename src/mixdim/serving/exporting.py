@@ -11,7 +11,7 @@ from torch import nn
 from mixdim._util.arguments import whole_number
 from mixdim._util.files import follow_links
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.layer.quantising import quantise as quantised_copy
+from mixdim.layer.quantizing import quantize as quantized_copy
 from mixdim.models import DLRM, WithFirstOrder
 from mixdim.serving.models import TASKS, Asked, feature_rows, graph_of
 from mixdim.serving.onnx_file import LARGEST_FILE, write_onnx
@@ -26,7 +26,7 @@ def export(
     path: str | Path,
     *,
     format: str | None = None,
-    quantise: str | None = None,
+    quantize: str | None = None,
     task: str | None = None,
     bags: Sequence[str] = (),
     unknown: Mapping[str, int] | None = None,
@@ -39,7 +39,7 @@ def export(
     - `model`: a DLRM, also `WithFirstOrder`, a MatrixFactorization or a NeuralCollaborativeFiltering,
       or a layer (vectors out).
     - `format`: "onnx", or "pt2" for `torch.export.load`; if not given, as the path ends.
-    - `quantise`: "int8" or "int4" rounds the tables of mixdim layers first, as `mixdim.quantise` does.
+    - `quantize`: "int8" or "int4" rounds the tables of mixdim layers first, as `mixdim.quantize` does.
     - `task`: "binary" gives probabilities, "rating" outputs as they are; by the model if not given.
     - `bags`: features that come as bags: inputs `<feature>.values` (values,) and `<feature>.offsets`
       (batch + 1,), in the place of a column of `ids`.
@@ -56,13 +56,13 @@ def export(
     format = format or path.suffix.removeprefix(".")
     if format not in FORMATS:
         raise ValueError(f"format must be {' or '.join(FORMATS)}, got {format!r}")
-    if quantise is not None and quantise not in BITS:
-        raise ValueError(f"quantise must be {' or '.join(BITS)}, got {quantise!r}")
+    if quantize is not None and quantize not in BITS:
+        raise ValueError(f"quantize must be {' or '.join(BITS)}, got {quantize!r}")
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be {' or '.join(TASKS)}, got {task!r}")
     if follow_links(path).exists() and not overwrite:
         raise FileExistsError(f"{path} exists already; overwrite=True replaces it")
-    model = model if quantise is None else quantised_copy(model, BITS[quantise])
+    model = model if quantize is None else quantized_copy(model, BITS[quantize])
     rows = feature_rows(model)
     _check_bags(model, rows, bags)
     _check_unknown(rows, unknown)
@@ -74,7 +74,7 @@ def export(
         "task": task,
         "features": rows,
         "bags": list(bags),
-        "quantise": quantise,
+        "quantize": quantize,
         "unknown": None if unknown is None else {name: int(unknown[name]) for name in rows},
         **(about or {}),
     }

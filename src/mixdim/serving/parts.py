@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.models.tables import FeatureTables
-from mixdim.storages import Narrow, Quantised, Storage
+from mixdim.storages import Rows, Storage
 
 FOLDED_BYTES = 128 * 1024  # a table is folded that then takes no more than this in float32
 # Of a rounded table, less: folded, it is float32 again, and to round it was to have a small file.
@@ -79,7 +79,7 @@ def _plain(module: nn.Module) -> Tensor:
 
 def _of_tables(tables: Sequence[Tensor]) -> Embedded:
     rows, width = [len(table) for table in tables], tables[0].shape[1]
-    parts = [[Part(n, 0, len(table), Narrow(width), {"table": table})] for n, table in enumerate(tables)]
+    parts = [[Part(n, 0, len(table), Rows(width), {"table": table})] for n, table in enumerate(tables)]
     return Embedded([str(n) for n in range(len(tables))], rows, width, parts, {})
 
 
@@ -88,7 +88,7 @@ def _of_layer(layer: MixedTables) -> Embedded:
     all_parts: list[list[Part]] = []
     for number, (feature, blocks) in enumerate(zip(features, layer.packing.of_feature, strict=True)):
         first = blocks[0].start
-        whole = Part(number, 0, feature.rows, Narrow(layer.base_dim), {})
+        whole = Part(number, 0, feature.rows, Rows(layer.base_dim), {})
         if _is_folded(feature.rows, [block.storage for block in blocks], layer.base_dim):
             weight = layer.dense_weight(feature.name)  # by id, so it needs no ranks
             all_parts.append([replace(whole, tensors={"table": weight})])
@@ -98,7 +98,7 @@ def _of_layer(layer: MixedTables) -> Embedded:
             table = tables.of_block(block)
             storage, held = block.storage, table.parts(block)
             if _is_folded(block.size, [storage], layer.base_dim):
-                storage, held = Narrow(layer.base_dim), {"table": table.dense(block)}
+                storage, held = Rows(layer.base_dim), {"table": table.dense(block)}
             parts.append(Part(number, block.start - first, block.size, storage, held, slot=block.slot))
         all_parts.append(list(_merged(parts, layer.base_dim)))
         start = layer.routing.order_starts[number]
@@ -118,7 +118,7 @@ def _of_layer(layer: MixedTables) -> Embedded:
 
 def _is_folded(rows: int, storages: Iterable[Storage], base_dim: int) -> bool:
     """Whether rows are stored at full width."""
-    is_rounded = any(isinstance(storage, Quantised) for storage in storages)
+    is_rounded = any(storage.is_quantized for storage in storages)
     most = FOLDED_ROUNDED_BYTES if is_rounded else FOLDED_BYTES
     return rows * base_dim * torch.float32.itemsize <= most
 
@@ -127,7 +127,7 @@ def _merged(parts: Iterable[Part], base_dim: int) -> Iterable[Part]:
     """Parts of full width that follow each other, as one."""
     last: Part | None = None
     for part in parts:
-        if last is not None and part.storage == last.storage == Narrow(base_dim):
+        if last is not None and part.storage == last.storage == Rows(base_dim):
             table = torch.cat([last.tensors["table"], part.tensors["table"]])
             last = replace(last, size=last.size + part.size, tensors={"table": table})
             continue

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from mixdim.serving.graph import Graph
 from mixdim.serving.parts import Part
-from mixdim.storages import Hashed, Narrow, Quantised, QuotientRemainder, Robe, Storage
+from mixdim.storages import Hashed, QuotientRemainder, Rows
+from mixdim.storages.codes import CODES, GROUP
 from mixdim.storages.hashing import MASK
-from mixdim.storages.rounding import CODES, GROUP
 
 
 class Place(NamedTuple):
@@ -85,7 +85,7 @@ class NarrowGroup(Group):
         return graph.add("Gather", graph.weights(torch.cat([*tables, zeros])), rows)
 
 
-class QuantisedGroup(Group):
+class QuantizedGroup(Group):
     """Codes and scales, taken first and multiplied then: to decode a whole table takes 500 times longer.
 
     Rows without meaning are put between parts, so that a part begins with a new scale.
@@ -94,7 +94,7 @@ class QuantisedGroup(Group):
     @property
     def _bits(self) -> int:
         storage = self.parts[0].storage
-        assert isinstance(storage, Quantised)
+        assert isinstance(storage, Rows)
         return storage.bits
 
     def _padded_rows(self, rows: int) -> int:
@@ -164,7 +164,7 @@ class QuantisedGroup(Group):
         held = [part.tensors for part in self.parts]
         for size, tensors in zip([*sizes, 1], [*held, None], strict=True):
             values = self._padded_rows(size) * width
-            padded = torch.full((values * bits // 8,), zero, dtype=CODES[bits])
+            padded = torch.full((values * bits // 8,), zero, dtype=getattr(torch, CODES[bits]))
             scale = torch.zeros(values // GROUP[bits], dtype=torch.float16)
             if tensors is not None:
                 padded[: len(tensors["codes"])] = tensors["codes"]
@@ -240,12 +240,12 @@ class RobeGroup(Group):
         return graph.add("Gather", array, graph.add("Mod", places, length))
 
 
-GROUPS: dict[type[Storage], Callable[[Sequence[Part], int], Group]] = {
-    Narrow: NarrowGroup,
-    Quantised: QuantisedGroup,
-    Hashed: HashedGroup,
-    QuotientRemainder: QuotientRemainderGroup,
-    Robe: RobeGroup,
+GROUPS: dict[tuple[str, bool], Callable[[Sequence[Part], int], Group]] = {
+    ("rows", False): NarrowGroup,
+    ("rows", True): QuantizedGroup,
+    ("hashed", False): HashedGroup,
+    ("quotient_remainder", False): QuotientRemainderGroup,
+    ("robe", False): RobeGroup,
 }
 
 
@@ -253,13 +253,17 @@ def groups_of(parts: Sequence[Part], base_dim: int) -> list[Group]:
     """Parts by storage and width; a row that many share is as wide as all that are not lifted."""
     found: dict[str, list[Part]] = {}
     for part in parts:
-        is_full = isinstance(part.storage, Narrow) and part.storage.width(base_dim) == base_dim
+        is_full = _kind(part) == ("rows", False) and part.storage.width(base_dim) == base_dim
         found.setdefault("" if is_full else part.storage.group, []).append(part)
     for own in found.values():
-        if type(own[0].storage) not in GROUPS:
+        if _kind(own[0]) not in GROUPS:
             raise ValueError(f"blocks stored as {own[0].storage} cannot be exported to ONNX yet")
     # Those of full width first: they are not lifted.
-    return [GROUPS[type(found[key][0].storage)](found[key], base_dim) for key in sorted(found)]
+    return [GROUPS[_kind(found[key][0])](found[key], base_dim) for key in sorted(found)]
+
+
+def _kind(part: Part) -> tuple[str, bool]:
+    return part.storage.kind, part.storage.is_quantized
 
 
 def hash_ranks(graph: Graph, ranks: str, salts: str) -> str:

@@ -11,26 +11,24 @@ from dataclasses import fields
 from typing import Any
 
 from mixdim.storages.hashed import Hashed
-from mixdim.storages.narrow import Narrow
-from mixdim.storages.quantised import Quantised
 from mixdim.storages.quotient_remainder import QuotientRemainder
 from mixdim.storages.robe import Robe
+from mixdim.storages.rows import Rows
 from mixdim.storages.storage import Cost, Storage
 
 __all__ = [
     "STORAGES",
     "Cost",
     "Hashed",
-    "Narrow",
-    "Quantised",
     "QuotientRemainder",
     "Robe",
+    "Rows",
     "Storage",
     "storage_from_json",
 ]
 
 STORAGES: dict[str, type[Storage]] = {
-    storage.kind: storage for storage in (Narrow, Hashed, QuotientRemainder, Robe, Quantised)
+    storage.kind: storage for storage in (Rows, Hashed, QuotientRemainder, Robe)
 }
 
 

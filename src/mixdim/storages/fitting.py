@@ -6,9 +6,15 @@ Knows nothing about storages. All numbers are float64.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from mixdim._util.lazy import import_later
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+import_later(globals(), torch="torch")
 
 STEPS, TOLERANCE = 200, 1e-10  # of conjugate gradients
 DESCENT_STEPS = 200

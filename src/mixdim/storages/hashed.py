@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
+from mixdim._util.lazy import import_later
 from mixdim.storages.hashing import MASK, hash_rows
 from mixdim.storages.init import Init
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import Slots, StoredBlock, Table
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+
+import_later(globals(), torch="torch", F="torch.nn.functional")
 
 
 class HashedTable(Table):
@@ -60,12 +65,16 @@ class Hashed(Storage):
     hashes: int = 2
 
     kind = "hashed"
-    Table = HashedTable
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.buckets > MASK:
             raise ValueError(f"buckets must be below 2^32, got {self.buckets}")
+
+    @property
+    def table_type(self) -> type[Table]:
+        """See `HashedTable`."""
+        return HashedTable
 
     @property
     def group(self) -> str:

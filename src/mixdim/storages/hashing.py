@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+from mixdim._util.lazy import import_later
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+import_later(globals(), torch="torch")
 
 MASK = 2**32 - 1
 

@@ -6,15 +6,20 @@ Knows nothing about other storages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
+from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import fit_by_descent, fit_stored_rows
 from mixdim.storages.init import Init
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import Slots, StoredBlock, Table
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+
+import_later(globals(), torch="torch", F="torch.nn.functional")
 
 
 class QuotientRemainderTable(Table):
@@ -79,7 +84,11 @@ class QuotientRemainder(Storage):
     buckets: int
 
     kind = "quotient_remainder"
-    Table = QuotientRemainderTable
+
+    @property
+    def table_type(self) -> type[Table]:
+        """See `QuotientRemainderTable`."""
+        return QuotientRemainderTable
 
     @property
     def group(self) -> str:

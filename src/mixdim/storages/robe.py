@@ -8,15 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import distance, fit_by_descent, main_directions
 from mixdim.storages.hashing import MASK, hash_row
 from mixdim.storages.init import Init, uniform_bound
 from mixdim.storages.storage import Storage
-from mixdim.storages.table import Held, Slots, StoredBlock, Table
+from mixdim.storages.table import Slots, StoredBlock, Table, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+import_later(globals(), torch="torch")
 
 
 class RobeTable(Table):
@@ -29,9 +34,9 @@ class RobeTable(Table):
     row_sparse = ()
 
     @staticmethod
-    def holds(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, Held]:
+    def holds(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, TensorSpec]:
         """The array, and unless at full width a projection a block."""
-        shared = {"table": Held((blocks[0].storage.shared_parameters,))}
+        shared = {"table": TensorSpec((blocks[0].storage.shared_parameters,))}
         return Table.holds(blocks, base_dim) | shared
 
     @staticmethod
@@ -135,12 +140,16 @@ class Robe(Storage):
     length: int
 
     kind = "robe"
-    Table = RobeTable
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.dim <= self.length <= MASK:
             raise ValueError(f"length must be from dim {self.dim} to below 2^32, got {self.length}")
+
+    @property
+    def table_type(self) -> type[Table]:
+        """See `RobeTable`."""
+        return RobeTable
 
     @property
     def group(self) -> str:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from mixdim.storages.table import Table
 
 
+FLOAT_BYTES = 4  # of a number in float32
+
+
 class Cost(NamedTuple):
     """Trained parameters in tables and in projections, and bytes that are kept and not trained.
 
@@ -38,15 +41,12 @@ class Cost(NamedTuple):
 class Storage(ABC):
     """How the rows of a block are stored: each as `dim` numbers, lifted to base_dim unless that is dim.
 
-    A storage is a frozen dataclass; its fields are its JSON. `kind` names it there, and `Table` is what
-    a layer makes of all blocks of one `group`.
+    A storage is a frozen dataclass; its fields are its JSON. `kind` names it there.
     """
 
     dim: int
 
     kind: ClassVar[str]
-    Table: ClassVar[type[Table]]
-    is_trained: ClassVar[bool] = True  # else all of it is held, made from a block that was trained
     least_dim: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -57,12 +57,50 @@ class Storage(ABC):
 
     @property
     @abstractmethod
+    def table_type(self) -> type[Table]:
+        """What a layer makes of all blocks of one `group`."""
+
+    @property
+    @abstractmethod
     def group(self) -> str:
         """Blocks of one group share a table; parameters are named by it."""
 
     @abstractmethod
     def stored_rows(self, size: int) -> int:
         """How many stored rows a block of `size` rows is kept in."""
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether its numbers have fewer than 32 bits. They are held, made from what was trained."""
+        return False
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether training changes its numbers."""
+        return not self.is_quantized
+
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether each row of a block has numbers of its own."""
+        return False
+
+    @property
+    def is_shardable(self) -> bool:
+        """Whether TorchRec can hold it."""
+        return False
+
+    @property
+    def order(self) -> tuple[bool, bool, int, str]:
+        """Where its group stands among those of a layer."""
+        return (True, self.dim > 0, -self.dim, self.group)
+
+    def trainable(self) -> Storage:
+        """The storage that is trained where this one is served: itself, but for fewer bits."""
+        return self
+
+    def quantized(self, bits: int) -> Storage:
+        """The same in fewer bits a number; itself where it is not known how."""
+        return self
 
     def width(self, base_dim: int) -> int:
         """How many numbers a stored row has; of full width, it needs no projection."""

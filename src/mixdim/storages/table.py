@@ -8,16 +8,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-import torch
-from torch import Tensor
-
+from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import fit_stored_rows
 from mixdim.storages.init import Init, uniform_bound
-from mixdim.storages.storage import Storage
 
-Slots = slice | Tensor | int  # blocks: of C runs of rows, of each row, or of all rows
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+import_later(globals(), torch="torch")
+
+Slots: TypeAlias = "slice | Tensor | int"  # blocks: of C runs of rows, of each row, or of all rows
 
 
 @dataclass(frozen=True)
@@ -28,17 +31,17 @@ class StoredBlock:
     the group's projections.
     """
 
-    storage: Storage
+    storage: Any  # a Storage, whose own fields its table knows
     size: int
     first_row: int
     slot: int
 
 
-class Held(NamedTuple):
+class TensorSpec(NamedTuple):
     """A tensor that a layer holds for a table; without a type, of the type that the layer has."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype | None = None
+    dtype: str | None = None  # as torch names it
     is_trained: bool = True
 
 
@@ -63,12 +66,12 @@ class Table(ABC):
     row_sparse: ClassVar[tuple[str, ...]] = ("table",)
 
     @staticmethod
-    def holds(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, Held]:
+    def holds(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, TensorSpec]:
         """The tensors of a group: stored rows, and unless at full width a projection a block."""
         dim = blocks[0].storage.width(base_dim)
         rows = sum(block.storage.stored_rows(block.size) for block in blocks)
-        lifted = {"projection": Held((len(blocks), dim, base_dim))} if dim < base_dim else {}
-        return {"table": Held((rows, dim)), **lifted}
+        lifted = {"projection": TensorSpec((len(blocks), dim, base_dim))} if dim < base_dim else {}
+        return {"table": TensorSpec((rows, dim)), **lifted}
 
     @staticmethod
     def slot_numbers(block: StoredBlock) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixdim import MixedDimEmbedding, Narrow, Plan
+from mixdim import MixedDimEmbedding, Plan, Rows
 from mixdim.lab.theory.assembly import assemble
 from mixdim.lab.theory.factorization import Factors, complete_sgd, factor_blocks, factor_exactly
 from mixdim.lab.theory.matrices import flat_spectra, random_block_matrix
@@ -32,7 +32,7 @@ def layer_of(side):
     base_dim = side.projections[0].shape[1]
     starts = np.cumsum([0] + [len(table) for table in side.tables]).tolist()
     blocks = tuple(
-        Block(start, len(table), Narrow(table.shape[1]), 0.0)
+        Block(start, len(table), Rows(table.shape[1]), 0.0)
         for start, table in zip(starts, side.tables, strict=False)
     )
     plan = Plan(base_dim, {"rule": "by_hand"}, (Feature("side", starts[-1], blocks),))

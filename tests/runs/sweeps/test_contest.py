@@ -134,7 +134,7 @@ def test_the_command_of_a_method_makes_the_same_run():
     dataset = clicks()
     told = RunConfig(data=str(dataset.path), model="dlrm", method="int8:cut", base_dim=4, budget="9kB")
     config = told.effective_for(dataset)
-    assert config.quantise == "int8"
+    assert config.quantize == "int8"
     words = train_command(recorded(0.5, config, objective="log_loss"))
     assert "--method int8:cut" in words
     assert "--budget 9kB" in words
@@ -147,7 +147,7 @@ def test_the_command_of_a_method_makes_the_same_run():
         ({"temperature": 0.3}, "give method or temperature, not both"),
         ({"budget": None}, "a method needs a budget in bytes"),
         ({"plan": "p.json"}, "give plan or b"),
-        ({"quantise": "int4"}, "for int4, give int4:cut"),
+        ({"quantize": "int4"}, "for int4, give int4:cut"),
         ({"method": "magic"}, "a method must be one of"),
     ],
 )

@@ -65,7 +65,7 @@ def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
             "series": f"{method_of(first)} {_canonical(first.config, without=PLACE | NO_MATTER)}",
             "parameters": summary["num_parameters"],
             "bytes": embedding_bytes_of(summary) if in_bytes else None,
-            "by_bytes": bool(first.config.get("method") or first.config.get("quantise")),
+            "by_bytes": bool(first.config.get("method") or first.config.get("quantize")),
             "metrics": metrics,
             "best_possible": best_possible(summary),
             "objective": f"test_{objective_of([summary])}",
@@ -108,7 +108,7 @@ def _about(
     summary = summaries[0]
     temperature, plan = temperature_of(record), rule_of(record)
     best_of = f" (best of {widths_tried} by validation)" if widths_tried > 1 else ""
-    rounding = summary.get("quantise")
+    rounding = summary.get("quantize")
     numbers = "float32" if rounding is None else f"rounded to {rounding}"
     size = f"{format_bytes(embedding_bytes_of(summary))}, {numbers}"
     lines = [

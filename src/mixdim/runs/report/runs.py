@@ -155,7 +155,7 @@ def differing_options(records: Sequence[Record]) -> dict[str, str]:
 
 def _said_elsewhere(record: Record) -> set[str]:
     """Options that the name of a run or its place in the chart tells."""
-    by_name = {"method", "quantise"} if record.config.get("method") else set()  # "int8:mixed" says both
+    by_name = {"method", "quantize"} if record.config.get("method") else set()  # "int8:mixed" says both
     return PLACE | NO_MATTER | {"model", "temperature"} | by_name
 
 

@@ -8,16 +8,16 @@ from torch import nn
 
 import mixdim
 from contracts import SomeSamples
-from mixdim import Hashed, Narrow, Quantised, Robe
+from mixdim import Hashed, Robe, Rows
 from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
-from mixdim.storages.rounding import GROUP
+from mixdim.storages.codes import GROUP
 from mixdim.training.optimizers import NamedOptimizer
 from storage_contract import BASE_DIM, ROWS, StorageContract
 from strategies import random_bags, random_ids, stored_plans
 
 
-class TestQuantised(StorageContract):
-    storages = (Quantised(2), Quantised(BASE_DIM), Quantised(3, bits=4), Quantised(BASE_DIM, 4))
+class TestQuantized(StorageContract):
+    storages = (Rows(2, bits=8), Rows(BASE_DIM, bits=8), Rows(3, bits=4), Rows(BASE_DIM, bits=4))
 
     @staticmethod
     def finds_all_it_can_hold(storage):
@@ -36,7 +36,7 @@ def plan_of(**storages):
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_row_is_codes_times_scales_lifted(bits):
-    layer = mixdim.FeatureEmbeddings(plan_of(a=Quantised(3, bits), b=Quantised(3, bits)))
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3, bits=bits), b=Rows(3, bits=bits)))
     codes, scales = layer.get_buffer(f"codes_int{bits}_3"), layer.get_buffer(f"scales_int{bits}_3")
     group = GROUP[bits]
     assert scales.shape == (2 * -(-120 // group),)
@@ -56,14 +56,14 @@ def test_a_row_is_codes_times_scales_lifted(bits):
 def test_a_layer_is_rounded_by_at_most_half_a_scale(plan, bits, seed):
     generator = torch.Generator().manual_seed(seed)
     layer = mixdim.FeatureEmbeddings(plan, generator=generator)
-    small = layer.quantised(bits)
-    assert small.plan == plan.quantised(bits)
+    small = layer.quantized(bits)
+    assert small.plan == plan.quantized(bits)
     written = save(small.state_dict())
     assert small.plan.nbytes() == len(written) - 8 - int.from_bytes(written[:8], "little")
     mine, others = layer.tables(), small.tables()
     for before, after in zip(layer.packing.blocks, small.packing.blocks, strict=True):
         parts = others.of_block(after).parts(after)
-        if not isinstance(after.storage, Quantised):
+        if not after.storage.is_quantized:
             assert all(torch.equal(parts[n], p) for n, p in mine.of_block(before).parts(before).items())
             continue
         table = mine.of_block(before).parts(before)["table"].double()
@@ -86,7 +86,7 @@ def test_a_rounded_layer_keeps_order_padding_pooling_and_mode(face):
     plan = mixdim.plan({"item": 50}, counts=counts, bands=3, temperature=0.5, base_dim=8)
     layer = face(plan, pooling="mean", padding_id=-1, check_ids=False, sparse=True).eval()
     state, seed = layer.state_dict(), torch.random.get_rng_state()
-    small = layer.quantised()
+    small = layer.quantized()
     assert torch.equal(torch.random.get_rng_state(), seed)
     assert type(small) is face
     assert (small.pooling, small.padding_id, small.check_ids, small.training) == (
@@ -101,7 +101,7 @@ def test_a_rounded_layer_keeps_order_padding_pooling_and_mode(face):
     again = face(small.plan, pooling="mean", padding_id=-1)
     again.load_state_dict(small.state_dict())
     assert torch.equal(again.dense_weight(), small.dense_weight())
-    assert torch.equal(small.quantised().dense_weight(), small.dense_weight())
+    assert torch.equal(small.quantized().dense_weight(), small.dense_weight())
 
 
 def test_a_layer_with_an_order_of_its_own_keeps_it():
@@ -110,12 +110,12 @@ def test_a_layer_with_an_order_of_its_own_keeps_it():
     )
     layer = mixdim.MixedDimEmbedding(plan, order=[5, 4, 3, 2, 1, 0])
     torch.testing.assert_close(
-        layer.quantised()(torch.arange(6)), layer(torch.arange(6)), rtol=0, atol=0.01
+        layer.quantized()(torch.arange(6)), layer(torch.arange(6)), rtol=0, atol=0.01
     )
 
 
 def test_its_numbers_keep_their_types_whatever_the_layer_becomes():
-    layer = mixdim.FeatureEmbeddings(plan_of(a=Quantised(3), b=Narrow(4)))
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3, bits=8), b=Rows(4)))
     before = {name: tensor.clone() for name, tensor in layer.named_buffers()}
     vectors = layer(torch.zeros(1, 2, dtype=torch.int64))
     for dtype in (torch.bfloat16, torch.float64, torch.float32):
@@ -129,65 +129,63 @@ def test_its_numbers_keep_their_types_whatever_the_layer_becomes():
 
 @pytest.mark.parametrize("wrong", ["table_3", "projection_3"])
 def test_numbers_that_are_not_finite_are_refused_by_feature(wrong):
-    layer = mixdim.FeatureEmbeddings(plan_of(a=Narrow(3), b=Narrow(4)))
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3), b=Rows(4)))
     with torch.no_grad():
         layer.get_parameter(wrong)[0] = float("nan")
     with pytest.raises(
-        ValueError, match="feature 'a' cannot be quantised: its numbers must be finite, got nan"
+        ValueError, match="feature 'a' cannot be quantized: its numbers must be finite, got nan"
     ):
-        layer.quantised()
+        layer.quantized()
 
 
 # What is not trained.
 
 
 def test_training_is_refused_with_what_to_do():
-    layer = mixdim.FeatureEmbeddings(plan_of(a=Quantised(3), b=Narrow(4)))
-    message = (
-        r"feature 'a' is stored as Quantised\(dim=3, bits=8\), which is not trained: train the plan"
-    )
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3, bits=8), b=Rows(4)))
+    message = r"feature 'a' is stored as Rows\(dim=3, bits=8\), which is not trained: train the plan"
     with pytest.raises(ValueError, match=message):
         NamedOptimizer("amsgrad", nn.ModuleDict({"embeddings": layer}), lr=0.1)
-    with pytest.raises(ValueError, match="block 0 of feature 'a' is stored as Quantised"):
+    with pytest.raises(ValueError, match="block 0 of feature 'a' is stored as Rows"):
         layer.load_blocks("a", [np.ones((40, 3))], [np.ones((3, 4))])
 
 
 def test_gradients_stop_at_it():
-    layer = mixdim.FeatureEmbeddings(plan_of(a=Quantised(3), b=Narrow(4)))
+    layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3, bits=8), b=Rows(4)))
     codes = layer.codes_int8_3.clone()
     layer(torch.tensor([[1, 2]])).sum().backward()
     mixdim.SparseAMSGrad(layer.parameters()).step()
     assert torch.equal(layer.codes_int8_3, codes)
-    assert not mixdim.MixedDimEmbedding(plan_of(a=Quantised(3)))(torch.tensor([1])).requires_grad
+    assert not mixdim.MixedDimEmbedding(plan_of(a=Rows(3, bits=8)))(torch.tensor([1])).requires_grad
 
 
 # The plan.
 
 
 def test_a_plan_becomes_one_of_codes():
-    plan = plan_of(a=Narrow(3), b=Hashed(2, buckets=5), c=Narrow(4), d=Robe(2, 9), e=Narrow(0))
-    small = plan.quantised(bits=4)
+    plan = plan_of(a=Rows(3), b=Hashed(2, buckets=5), c=Rows(4), d=Robe(2, 9), e=Rows(0))
+    small = plan.quantized(bits=4)
     assert [block.storage for block in small.blocks] == [
-        Quantised(3, 4),
+        Rows(3, bits=4),
         Hashed(2, 5),
-        Quantised(4, 4),
+        Rows(4, bits=4),
         Robe(2, 9),
-        Narrow(0),
+        Rows(0),
     ]
-    assert small.made_by == {"rule": "quantised", "bits": 4, "was": plan.made_by}
+    assert small.made_by == {"rule": "quantized", "bits": 4, "was": plan.made_by}
     assert mixdim.Plan.from_json(small.to_json()) == small
-    assert small.quantised() is small
-    changed = small.with_storage("a", Narrow(1))
+    assert small.quantized() is small
+    changed = small.with_storage("a", Rows(1))
     assert changed.made_by == {"rule": "by_hand", "was": small.made_by}
-    with pytest.raises(ValueError, match="bits must be 8 or 4, got 6"):
-        plan.quantised(bits=6)
+    with pytest.raises(ValueError, match="bits must be 32, 8 or 4, got 6"):
+        plan.quantized(bits=6)
 
 
 def test_its_bytes_are_codes_scales_and_the_projection():
-    assert Quantised(3).cost(size=40, base_dim=4) == (0, 0, 120 + 2 * 2 + 4 * 12, 0)
-    assert Quantised(3, bits=4).cost(size=41, base_dim=4) == (0, 0, 62 + 2 * 4 + 4 * 12, 0)
-    assert Quantised(4).cost(size=1, base_dim=4) == (0, 0, 4 + 2, 0)
-    plan = plan_of(a=Quantised(3), b=Quantised(4))
+    assert Rows(3, bits=8).cost(size=40, base_dim=4) == (0, 0, 120 + 2 * 2 + 4 * 12, 0)
+    assert Rows(3, bits=4).cost(size=41, base_dim=4) == (0, 0, 62 + 2 * 4 + 4 * 12, 0)
+    assert Rows(4, bits=8).cost(size=1, base_dim=4) == (0, 0, 4 + 2, 0)
+    plan = plan_of(a=Rows(3, bits=8), b=Rows(4, bits=8))
     assert plan.num_parameters == 0
     assert plan.nbytes() == plan.nbytes(optimizer="amsgrad") == 172 + 166
     assert plan.equivalent_uniform_dim == pytest.approx((172 + 166) / 4 / 80)
@@ -197,9 +195,9 @@ def test_its_bytes_are_codes_scales_and_the_projection():
 def test_a_plan_shows_bytes_whose_shares_add_up():
     counts = {"b": np.random.default_rng(0).permutation(40)}
     plan = mixdim.plan({"a": 40, "b": 40}, counts=counts, bands={"b": 2}, temperature=0.5, base_dim=4)
-    small = plan.with_storage("a", Robe(2, 30)).quantised()
+    small = plan.with_storage("a", Robe(2, 30)).quantized()
     lines = str(small).splitlines()
-    assert lines[0].endswith("temperature 0.5, then changed by hand, quantised to 8 bits")
+    assert lines[0].endswith("temperature 0.5, then changed by hand, quantized to 8 bits")
     assert "bytes" in lines[2]
     assert any("of 8 bits" in line for line in lines)
     assert any(line.startswith("ranks of ids") and "160" in line for line in lines)
@@ -213,14 +211,14 @@ def test_a_plan_shows_bytes_whose_shares_add_up():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0,), "dim must be at least 1, got 0"),
-        ((2, 16), "bits must be 8 or 4, got 16"),
+        ((0, 8), r"a row that all share has 32 bits, got 8: use Rows\(0\)"),
+        ((2, 16), "bits must be 32, 8 or 4, got 16"),
         ((2, 8.0), "bits must be a whole number, got 8.0"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Quantised(*arguments)
+        Rows(*arguments)
 
 
 # Whole models.
@@ -237,7 +235,7 @@ def models():
 def test_a_model_is_copied_with_its_layers_rounded(number):
     model, features = list(models())[number]
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    small = mixdim.quantise(model, bits=8)
+    small = mixdim.quantize(model, bits=8)
     assert type(small) is type(model)
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     layers = [module for module in small.modules() if hasattr(module, "plan")]
@@ -251,11 +249,11 @@ def test_a_model_is_copied_with_its_layers_rounded(number):
 
 def test_a_layer_that_a_model_has_twice_stays_one():
     layer = mixdim.MixedDimEmbedding(mixdim.plan({"x": 9}, temperature=0, base_dim=4))
-    small = mixdim.quantise(nn.ModuleList([layer, layer]))
+    small = mixdim.quantize(nn.ModuleList([layer, layer]))
     assert small[0] is small[1]
-    assert mixdim.quantise(layer).plan == layer.plan.quantised()
+    assert mixdim.quantize(layer).plan == layer.plan.quantized()
 
 
 def test_a_model_without_a_layer_to_round_is_refused():
-    with pytest.raises(ValueError, match="must have a mixdim layer to quantise, Linear has none"):
-        mixdim.quantise(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="must have a mixdim layer to quantize, Linear has none"):
+        mixdim.quantize(nn.Linear(2, 2))

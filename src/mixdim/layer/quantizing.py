@@ -12,20 +12,20 @@ from mixdim.layer.mixed_tables import MixedTables
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def quantise(model: Model, bits: int = 8) -> Model:
-    """Return a copy of a model in which every mixdim layer is `layer.quantised(bits)`.
+def quantize(model: Model, bits: int = 8) -> Model:
+    """Return a copy of a model in which every mixdim layer is `layer.quantized(bits)`.
 
     All else is copied as it is, such as the MLPs of a DLRM. The model may also be a layer itself.
 
     >>> import mixdim, mixdim.models
     >>> plan = mixdim.plan({"user": 100, "item": 80}, temperature=0.3, base_dim=8)
     >>> users, items = (mixdim.MixedDimEmbedding(plan[name]) for name in plan)
-    >>> small = quantise(mixdim.models.MatrixFactorization(users, items))
+    >>> small = quantize(mixdim.models.MatrixFactorization(users, items))
     >>> small.user_embedding.plan.blocks[0].storage
-    Quantised(dim=8, bits=8)
+    Rows(dim=8, bits=8)
     """
     layers = [module for module in model.modules() if isinstance(module, MixedTables)]
     if not layers:
-        raise ValueError(f"model must have a mixdim layer to quantise, {type(model).__name__} has none")
+        raise ValueError(f"model must have a mixdim layer to quantize, {type(model).__name__} has none")
     # What the memo has, is not copied but taken, wherever the model refers to it.
-    return copy.deepcopy(model, {id(layer): layer.quantised(bits) for layer in layers})
+    return copy.deepcopy(model, {id(layer): layer.quantized(bits) for layer in layers})

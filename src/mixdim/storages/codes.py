@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+from mixdim._util.lazy import import_later
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+import_later(globals(), torch="torch")
 
 GROUP = {8: 64, 4: 32}  # by bits: how many consecutive values share a scale
 LARGEST = {8: 127, 4: 7}  # the largest code; the least is its negative
-CODES = {8: torch.int8, 4: torch.uint8}  # of 4 bits, two codes a byte, the first in the lower half
-SCALES = torch.float16
-LARGEST_SCALE = torch.finfo(SCALES).max
+CODES = {8: "int8", 4: "uint8"}  # their type; of 4 bits, two codes a byte, the first in the lower half
+SCALES, SCALE_BYTES, LARGEST_SCALE = "float16", 2, 65504.0
 
 
 def num_groups(values: int, bits: int) -> int:
@@ -29,13 +35,13 @@ def check_finite(values: Tensor) -> None:
         raise ValueError(f"its numbers must be finite, got {values[wrong][0].item()}")
 
 
-def round_values(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Round values to codes and scales: (n,) -> (code_bytes,), (num_groups,).
+def quantize_values(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Turn values into codes and scales: (n,) -> (code_bytes,), (num_groups,).
 
     A value becomes code * scale, which is at most scale / 2 away. The scale of a group is its largest
     absolute value / LARGEST, rounded up to float16: so no code is beyond LARGEST.
 
-    >>> codes, scales = round_values(torch.tensor([0.5, -1.27, 0.011]), bits=8)
+    >>> codes, scales = quantize_values(torch.tensor([0.5, -1.27, 0.011]), bits=8)
     >>> codes.tolist(), scales.tolist()
     ([50, -127, 1], [0.01000213623046875])
     """
@@ -72,7 +78,7 @@ def _packed(codes: Tensor, bits: int) -> Tensor:
 
 def _rounded_up(exact: Tensor, most: Tensor, largest: int) -> Tensor:
     """Scales in float16 whose largest code reaches the largest value."""
-    scales = exact.to(SCALES)
+    scales = exact.to(torch.float16)
     is_short = scales.to(most.dtype) * largest < most
     bits = scales.view(torch.int16) + is_short.to(torch.int16)  # the next float16 above
-    return bits.view(SCALES)
+    return bits.view(torch.float16)

@@ -3,16 +3,16 @@ import pytest
 import torch
 
 import mixdim
-from mixdim import Narrow
+from mixdim import Rows
 from storage_contract import BASE_DIM, StorageContract
 
 
 class TestNarrow(StorageContract):
-    storages = (Narrow(0), Narrow(1), Narrow(4), Narrow(BASE_DIM))
+    storages = (Rows(0), Rows(1), Rows(4), Rows(BASE_DIM))
 
 
 def test_rows_of_width_0_share_one_row_of_full_width():
-    plan = mixdim.plan({"x": 50, "y": 4}, temperature=0, base_dim=4).with_storage("x", Narrow(0))
+    plan = mixdim.plan({"x": 50, "y": 4}, temperature=0, base_dim=4).with_storage("x", Rows(0))
     layer = mixdim.FeatureEmbeddings(plan, sparse=True)
     assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
         "table_0": (1, 4),
@@ -31,7 +31,7 @@ def test_fitting_is_the_weighted_svd():
     generator = np.random.default_rng(0)
     matrix, weights = generator.standard_normal((30, 8)), generator.exponential(size=30)
     for dim in (1, 3, 8):
-        plan = mixdim.plan({"x": 30}, temperature=0, base_dim=8).with_storage("x", Narrow(dim))
+        plan = mixdim.plan({"x": 30}, temperature=0, base_dim=8).with_storage("x", Rows(dim))
         layer = mixdim.MixedDimEmbedding(plan, dtype=torch.float64)
         layer.fit_dense("x", matrix, weights)
         root = np.sqrt(weights)[:, None]
@@ -42,7 +42,7 @@ def test_fitting_is_the_weighted_svd():
 
 def test_rows_without_weight_do_not_matter_unless_none_has_any():
     matrix = np.array([[1.0, 0.0], [0.0, 5.0]])
-    plan = mixdim.plan({"x": 2}, temperature=0, base_dim=2).with_storage("x", Narrow(1))
+    plan = mixdim.plan({"x": 2}, temperature=0, base_dim=2).with_storage("x", Rows(1))
     layer = mixdim.MixedDimEmbedding(plan, dtype=torch.float64)
     layer.fit_dense("x", matrix, [1, 0])
     np.testing.assert_allclose(layer.dense_weight().numpy(force=True)[0], matrix[0], atol=1e-12)
@@ -50,7 +50,7 @@ def test_rows_without_weight_do_not_matter_unless_none_has_any():
     np.testing.assert_allclose(layer.dense_weight().numpy(force=True)[1], matrix[1], atol=1e-12)
 
 
-@pytest.mark.parametrize("storage", [Narrow(1), mixdim.Hashed(1, buckets=2)])
+@pytest.mark.parametrize("storage", [Rows(1), mixdim.Hashed(1, buckets=2)])
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_numbers_whose_squares_no_float_holds_are_fitted_all_the_same(storage, scale):
     plan = mixdim.plan({"x": 2}, temperature=0, base_dim=2).with_storage("x", storage)
