@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 import mixdim
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
-from mixdim.layer.packing import pack
+from mixdim.layer.layout import Layout
 from rivals import FbgemmTables, LoopOverFeatures, UniformTable, import_fbgemm
 from rounds import Contest, Step, arguments, run
 from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
@@ -74,7 +74,7 @@ def fbgemm_adagrad(plan: mixdim.Plan, inputs: Inputs) -> Step:
 
 def row_gathers(plan: mixdim.Plan, inputs: Inputs) -> Step:
     """Read the rows of a batch and do nothing with them: one gather a width."""
-    groups = pack(plan).groups
+    groups = Layout.of(plan).groups
     tables = {
         name: torch.rand(sum(block.size for block in blocks), blocks[0].storage.dim)
         for name, blocks in groups.items()

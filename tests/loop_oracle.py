@@ -49,13 +49,12 @@ class LoopEmbeddings:
             if (len(feature.blocks) > 1) == want_bands
             for block, table, projection in zip(feature.blocks, tables, projections, strict=True)
         ]
-        state = {}
-        for width in {block.dim for block, _, _ in blocks}:
+        state, lift = {}, []
+        for width in sorted({block.dim for block, _, _ in blocks}, reverse=True):
             group = [entry for entry in blocks if entry[0].dim == width]
             state[f"table_{width}"] = torch.cat([of(table) for _, table, _ in group])
-            if 0 < width < self.plan.base_dim:
-                state[f"projection_{width}"] = torch.stack([of(p) for _, _, p in group])
-        return state
+            lift += [of(p) for _, _, p in group if p is not None]
+        return state | ({"lift": torch.cat(lift)} if lift else {})
 
     def gradients(self):
         """Gradients by the layer's names, zero where nothing was looked up."""

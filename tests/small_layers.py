@@ -17,7 +17,7 @@ def generator_of(seed):
 def twins(plan, seed, dtype=torch.float64, **options):
     """A layer and the loop over features, with the same weights, for ids that are ranks."""
     loop = LoopEmbeddings(plan, generator=generator_of(seed), dtype=dtype)
-    layer = FeatureEmbeddings(plan, dtype=dtype, order={}, **options)
+    layer = FeatureEmbeddings(plan, dtype=dtype, ids={}, **options)
     layer.load_state_dict(loop.packed())
     return layer, loop
 

@@ -9,11 +9,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from both_paths import kernel_calls, plain_path
 from safetensors.torch import save
 
 import mixdim
 from mixdim import kernels
-from mixdim.layer import paths
 from mixdim.storages import STORAGES, storage_from_json
 
 BASE_DIM = 6
@@ -159,17 +159,15 @@ class StorageContract:
             self.layer(storage)(ids)
 
     @pytest.mark.skipif(not kernels.available(), reason="no kernels are compiled")
-    def test_kernels_serve_the_narrow_blocks_beside_it(self, storage, monkeypatch):
+    def test_kernels_serve_the_float_rows_beside_it(self, storage):
         layer, ids = self.layer(storage, dtype=torch.float32, padding_id=-1), self.ids()
         ids[3, 1] = -1
-        asked, real = [], paths.kernel_lookup
-        monkeypatch.setattr(paths, "kernel_lookup", lambda *a: asked.append(a) or real(*a))
-        found = layer(ids)
-        features = 3 if storage.is_shardable else 2  # not the one that is all of the other
-        assert [tuple(call[0].shape) for call in asked] == [(40, features)]
-        monkeypatch.setenv("MIXDIM_KERNELS", "off")
-        torch.testing.assert_close(found, layer(ids))
-        assert len(asked) == 1
+        with kernel_calls() as taken:
+            found = layer(ids)
+        assert "lookup" in taken
+        with plain_path(), kernel_calls() as taken:
+            torch.testing.assert_close(found, layer(ids))
+        assert taken == []
 
     def test_it_exports_without_the_check_to_operators_of_pytorch(self, storage):
         layer = self.layer(storage, dtype=torch.float32, check_ids=False)

@@ -76,7 +76,7 @@ def drawn_layer(draw, plan):
     return mixdim.FeatureEmbeddings(
         plan,
         sparse=draw(st.booleans()),
-        order=plan.orders if draw(st.booleans()) else None,
+        ids=plan.orders if draw(st.booleans()) else None,
         padding_id=draw(st.sampled_from([None, -1, 0])),
         generator=torch.Generator().manual_seed(draw(st.integers(0, 1000))),
     )

@@ -35,7 +35,7 @@ def layers(draw, **options):
     }
     layer = mixdim.FeatureEmbeddings(
         plan,
-        order=order,
+        ids=order,
         sparse=draw(st.booleans()),
         dtype=draw(st.sampled_from([torch.float32, torch.float64])),
         padding_id=draw(st.sampled_from([None, -1, 0, 3])),

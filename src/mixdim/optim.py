@@ -14,11 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from mixdim import kernels
 from mixdim._util.arguments import real_number
-from mixdim.kernels.optimizer import amsgrad as kernel_amsgrad
-from mixdim.kernels.optimizer import takes as kernel_takes
-from mixdim.kernels.optimizer import update_struct
+from mixdim.kernels.backend import StepCall, dispatch
 
 # How many numbers of a parameter are in hand at once, so that no update allocates a table's size.
 PIECE = 2**18
@@ -155,16 +152,17 @@ class SparseAMSGrad(torch.optim.Optimizer):
             for place, parameter in enumerate(group["params"])
             if parameter.grad is not None
         ]
-        fast: list[_Update] = []
-        slow: list[_Update] = []
-        for update in updates:
-            tensors = (update.parameter, update.gradient, *update.moments)
-            (fast if kernels.available() and kernel_takes(*tensors) else slow).append(update)
+        steps = [
+            dispatch("describe_step", StepCall(u.parameter, u.rows, u.gradient, u.moments, u.options))
+            for u in updates
+        ]
+        fast = [update for update, step in zip(updates, steps, strict=True) if step is not None]
+        slow = [update for update, step in zip(updates, steps, strict=True) if step is None]
         # All gradients are checked before the first update, so that an error leaves all as it was.
         for update in slow:
             update.check()
         if fast:
-            wrong = kernel_amsgrad([update_struct(*update.tensors, **update.options) for update in fast])
+            wrong = dispatch("take_steps", [step for step in steps if step is not None])
             if wrong >= 0:
                 fast[wrong].check()
             elif wrong < -1:
@@ -224,9 +222,9 @@ class _Update:
     def moments(self) -> tuple[Tensor, ...]:
         return tuple(self.state[key] for key in MOMENTS)
 
-    @property
-    def tensors(self) -> tuple[Any, ...]:
-        return self.parameter, self.rows, self.gradient, self.moments
+    def as_call(self) -> StepCall:
+        """The step as a backend takes it."""
+        return StepCall(self.parameter, self.rows, self.gradient, self.moments, self.options)
 
     def check(self) -> None:
         """Refuse a gradient that is not finite."""

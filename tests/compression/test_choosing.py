@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mixdim.compression.choosing import choose
 from mixdim.compression.cutting import cut_field
-from mixdim.compression.rank_code import rank_code_nbytes
 from mixdim.compression.subject import NEVER_ASKED, Subject
 from mixdim.compression.table import CompressedTable
+from mixdim.layer.rank_code import rank_code_nbytes
 from small_subjects import measured_error, random_subject
 
 

@@ -14,7 +14,7 @@ from mixdim.distributed.folding import Folded
 from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import bytes_by_rank, can_be_cut, place_tables, rows_at
 from mixdim.distributed.tables import tables_of
-from mixdim.layer.packing import pack
+from mixdim.layer.layout import Layout
 
 IMPORTS = r"^\s*(from|import) (torchrec|fbgemm_gpu)"
 
@@ -66,7 +66,7 @@ def test_tables_are_drawn_some_rows_at_a_time_and_are_those_of_the_plain_layer(m
     plan = mixdim.plan({"x": 301, "y": 50, "z": 3}, temperature=0, base_dim=20)
     plan = plan.with_storage("x", mixdim.Rows(1)).with_storage("y", mixdim.Rows(6))
     layer = mixdim.FeatureEmbeddings(plan, generator=torch.Generator().manual_seed(4))
-    drawing = Drawing(layer.packing.blocks, 20, "xavier", torch.Generator().manual_seed(4))
+    drawing = Drawing(layer.layout.blocks, 20, "xavier", torch.Generator().manual_seed(4))
     for block, projection in drawing.projections():
         assert torch.equal(projection, layer.tables().of_block(block).parts(block)["projection"])
     drawn = {}
@@ -89,7 +89,7 @@ def criteo_like():
 @pytest.mark.parametrize("world", [1, 2, 5])
 def test_every_row_of_every_table_is_held_once_or_by_all(sharding, world):
     plan = criteo_like()
-    tables = tables_of(pack(plan), list(plan))
+    tables = tables_of(Layout.of(plan), list(plan))
     places = place_tables(tables, world, sharding=sharding)
     for table in tables:
         shares = [rows_at(table, places[table.name], rank, world) for rank in range(world)]
@@ -119,7 +119,7 @@ def test_a_table_with_too_few_rows_for_a_rank_is_not_cut():
 def test_what_torchrec_cannot_do_is_refused_in_a_line():
     plan = mixdim.plan({"x": 5000, "y": 3}, temperature=0, base_dim=4)
     plan = plan.with_storage("x", mixdim.Rows(1))
-    tables = tables_of(pack(plan), list(plan))
+    tables = tables_of(Layout.of(plan), list(plan))
     with pytest.raises(ValueError, match=r"optimizer must be one of sgd, .* on a CPU, got 'amsgrad'"):
         check_table_optimizer("amsgrad", tables, list(plan))
     with pytest.raises(ValueError, match=r"feature 'x' has 4 rows of width 1 in each: use 'adagrad'"):
@@ -128,4 +128,4 @@ def test_what_torchrec_cannot_do_is_refused_in_a_line():
         place_tables(tables, 2, sharding="columns")
     hashed = plan.with_storage("x", mixdim.Hashed(4, buckets=7))
     with pytest.raises(ValueError, match=r"feature 'x' is stored as Hashed.*narrow blocks only"):
-        tables_of(pack(hashed), list(hashed))
+        tables_of(Layout.of(hashed), list(hashed))

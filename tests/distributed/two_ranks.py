@@ -134,7 +134,7 @@ def held_bytes(sharded):
     of_embeddings, _ = sharded.parts
     for parameter, state in of_embeddings.state.items():
         found["replicated"] += size(parameter, state["sum"])
-    found["replicated"] += size(sharded.module.embeddings.rank_of_id)
+    found["replicated"] += size(sharded.module.embeddings.ids.rank_of_id)
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mixdim import kernels
+from mixdim.kernels import backend
 
 
 @contextmanager
@@ -21,6 +22,40 @@ def plain_path():
             del os.environ["MIXDIM_KERNELS"]
         else:
             os.environ["MIXDIM_KERNELS"] = before
+
+
+class _Recording:
+    """A backend that notes which calls another one takes."""
+
+    def __init__(self, backend, taken):
+        self.backend, self.taken = backend, taken
+
+    def __getattr__(self, operation):
+        def run(call):
+            found = getattr(self.backend, operation)(call)
+            if found is not None:
+                self.taken.append(operation)
+            return found
+
+        return run
+
+
+@contextmanager
+def kernel_calls():
+    """The operations that kernels serve meanwhile."""
+    before, taken = list(backend.BACKENDS), []
+    backend.BACKENDS[:] = [_Recording(one, taken) for one in before]
+    try:
+        yield taken
+    finally:
+        backend.BACKENDS[:] = before
+
+
+def is_served(function):
+    """Whether the kernels serve the lookups of a function, all of each."""
+    with kernel_calls() as taken:
+        function()
+    return bool(taken)
 
 
 @contextmanager

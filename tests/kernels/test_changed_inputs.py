@@ -6,6 +6,7 @@ from torch import nn
 
 import mixdim
 from mixdim.kernels.lookup import lookup_operator
+from mixdim.kernels.structs import BLOCK_COLUMNS
 
 SHUFFLED = [1, 40, 3, 20, 2, 2, 1, 0, 10, 1]
 
@@ -92,7 +93,7 @@ def test_ids_changed_behind_the_back_of_autograd_are_checked_again(forward, dtyp
 def test_an_order_changed_before_the_backward_pass_raises():
     layer, ids = make_layer(), the_ids()
     out = layer(ids).sum()
-    layer.rank_of_id.fill_(0)
+    layer.ids.rank_of_id.fill_(0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
 
@@ -134,25 +135,29 @@ def test_dense_vectors_whose_data_was_replaced_raise():
 
 def test_an_order_that_became_shorter_raises():
     layer = make_layer()
-    layer.rank_of_id = layer.rank_of_id[:5].clone()
+    layer.ids.rank_of_id = layer.ids.rank_of_id[:5].clone()
     with pytest.raises(RuntimeError, match="rank_of_id has 5 entries where this layer needs 10"):
         layer(the_ids())
 
 
 @pytest.mark.parametrize(
-    ("row", "column", "value"), [(0, 2, 10**6), (0, 3, 99), (3, 4, 7), (3, 1, 5), (0, 5, -9)]
+    ("row", "column", "value"),
+    [
+        *((0, "end", 10**6), (0, "width", 99), (3, "number", 7), (3, "start", 5), (0, "first_row", -9)),
+        *((3, "lift_row", -1), (0, "bits", 7), (0, "rows", 2)),
+    ],
 )
 def test_a_graph_from_a_damaged_file_raises(row, column, value):
-    arguments = make_layer().kernel_arguments()[:-2]
-    arguments[3][row, column] = value
+    layer = make_layer()
+    arguments = layer.kernel_lookup(layer.training_view, the_ids()).layer[:-4]
+    arguments[3][row, BLOCK_COLUMNS.index(column)] = value
     with pytest.raises(ValueError, match="contradicts itself"):
         lookup_operator(the_ids(), None, None, *arguments)
 
 
 def test_offsets_are_checked_by_the_operator_too():
     layer = make_layer()
+    described = layer.kernel_lookup(layer.training_view, the_ids()).layer[:-4]
     for offsets in ([0, 10**9, 3, 4], [0, 1, 3, 400], [5, 1, 3, 4]):
         with pytest.raises(ValueError, match="offsets must rise from 0 to the number of values 4"):
-            lookup_operator(
-                torch.tensor([0, 1, 2, 3]), torch.tensor(offsets), None, *layer.kernel_arguments()[:-2]
-            )
+            lookup_operator(torch.tensor([0, 1, 2, 3]), torch.tensor(offsets), None, *described)

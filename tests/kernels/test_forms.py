@@ -48,7 +48,7 @@ def test_a_form_that_does_not_exist_is_an_error(monkeypatch):
 
 def test_elements_are_counted_as_they_are_listed():
     for base_dim in (8, 600):
-        form = criteo_layer(base_dim).kernel_part.split_form
+        form = criteo_layer(base_dim).training_view.split_form
         assert form.num_elements == len(form.element_column) == form.element_start[-1]
         assert form.num_vectors == (form.elements @ (4, 2, 1)).sum()
 
@@ -57,7 +57,7 @@ def test_a_choice_for_many_features_lists_no_pairs():
     plan = quiet_plan([10] * 5000, temperature=0.3, base_dim=4)
     layer = mixdim.FeatureEmbeddings(plan, device="meta")
     assert layer.interaction_form(64) in ("fused", "split")
-    assert not {"_later", "elements", "element_column"} & set(vars(layer.kernel_part.split_form))
+    assert not {"_later", "elements", "element_column"} & set(vars(layer.training_view.split_form))
 
 
 def test_nothing_is_forced_here():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import mixdim
 from mixdim.kernels.library import call
-from mixdim.kernels.structs import LayerStructs, Lookup
+from mixdim.kernels.structs import LayerStructs
 from strategies import drawn_layer, examples, quiet_plan
 
 TOUCH, MOST_FLOATS, MANY_SAMPLES, STEP = 3, 2**21, 1024, 8  # of lifted.h
@@ -20,7 +20,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}  # of sums of thousands of terms around 1
 
 def lifted_blocks(layer, ids, offsets=None):
     """Of each block: whether the kernel lifts it for these ids."""
-    structs = LayerStructs(Lookup(ids, offsets, None, layer.kernel_arguments()))
+    structs = LayerStructs(layer.kernel_lookup(layer.training_view, ids, offsets))
     lifts = np.full(len(layer.plan.blocks), -1)
     structs.raise_if_wrong(call("mixdim_lifts", structs.layer, structs.ids, lifts))
     return [bool(one) for one in lifts]
@@ -32,7 +32,7 @@ def expected_blocks(layer, bags):
     step = STEP if batch >= MANY_SAMPLES else 1
     saved, first_block = {}, 0
     for feature, mine in zip(plan.features, bags, strict=True):
-        order = plan.orders.get(feature.name) if layer.rank_of_id is not None else None
+        order = plan.orders.get(feature.name) if layer.ids.rank_of_id is not None else None
         rank_of = {int(i): rank for rank, i in enumerate(order if order is not None else [])}
         starts = [block.start for block in feature.blocks]
         hits = [
@@ -218,10 +218,10 @@ class TestEdges:
             assert f"id {bad} of feature 'some'" in str(by_kernel.value)
 
     def test_an_order_that_was_damaged_is_an_error(self):
-        layer = three_features(order={"some": list(range(19, -1, -1))})
+        layer = three_features(ids={"some": list(range(19, -1, -1))})
         ids = cycling_ids(500, 4, 20, 2000)
         assert lifted_blocks(layer, ids)[1]
-        layer.rank_of_id[7] = 10**6
+        layer.ids.rank_of_id[7] = 10**6
         with pytest.raises(IndexError, match="rank_of_id"):
             layer(ids)
 

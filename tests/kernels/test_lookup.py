@@ -1,12 +1,12 @@
 import pytest
 import torch
-from both_paths import BAD_IDS, assert_same_error, assert_same_results, plain_path, threads
+from both_paths import BAD_IDS, assert_same_error, assert_same_results, is_served, plain_path, threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixdim
 from mixdim.kernels.lookup import lookup_operator
-from mixdim.kernels.structs import Layout
+from mixdim.kernels.structs import BLOCK_COLUMNS, KernelLayout
 from strategies import drawn_layer, examples, feature_arguments, quiet_plan, random_bags, random_ids
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -114,11 +114,11 @@ def test_a_bad_id_raises_the_same_error_on_both_paths(bad):
 
 def test_a_damaged_order_is_an_error_and_never_a_row_outside_of_the_table():
     plan = small_layer().plan
-    layer = mixdim.FeatureEmbeddings(plan, order={"item": list(range(9, -1, -1))})
-    layer.rank_of_id.fill_(2**30)
+    layer = mixdim.FeatureEmbeddings(plan, ids={"item": list(range(9, -1, -1))})
+    layer.ids.rank_of_id.fill_(2**30)
     ids, dense = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 16)
-    items = mixdim.MixedDimEmbedding(plan["item"], order=list(range(9, -1, -1)))
-    items.rank_of_id.fill_(-5)
+    items = mixdim.MixedDimEmbedding(plan["item"], ids=list(range(9, -1, -1)))
+    items.ids.rank_of_id.fill_(-5)
     for call in (
         lambda: layer(ids),
         lambda: layer.interact(dense, ids),
@@ -152,10 +152,10 @@ def test_weights_that_want_a_gradient_take_the_plain_path():
 def test_other_types_take_the_plain_path():
     layer = small_layer(dtype=torch.float64)
     ids = torch.zeros(2, 3, dtype=torch.int64)
-    assert not layer.takes_kernels(ids)
+    assert not is_served(lambda: layer(ids))
     assert layer(ids).dtype == torch.float64
-    assert small_layer().takes_kernels(ids)
-    assert not small_layer().takes_kernels(ids.to(torch.int16))
+    assert is_served(lambda: small_layer()(ids))
+    assert not is_served(lambda: small_layer()(ids.to(torch.int16)))
     assert small_layer()(ids.to(torch.uint8)).shape == (2, 3, 16)
 
 
@@ -167,7 +167,8 @@ def test_the_operator_keeps_the_rules_of_pytorch(bags):
         weights = torch.rand(len(ids))
     else:
         ids, offsets, weights = random_ids(layer.plan, 4, torch.Generator().manual_seed(0)), None, None
-    torch.library.opcheck(lookup_operator, (ids, offsets, weights, *layer.kernel_arguments()[:-2]))
+    described = layer.kernel_lookup(layer.training_view, ids).layer[:-4]
+    torch.library.opcheck(lookup_operator, (ids, offsets, weights, *described))
 
 
 def test_the_plain_path_has_the_gradients_of_finite_differences():
@@ -202,18 +203,10 @@ def test_a_training_run_has_the_same_bits_with_any_number_of_threads():
         assert torch.equal(one, two)
 
 
-def test_a_layout_of_an_earlier_graph_has_a_row_for_each_rank():
-    layer = mixdim.FeatureEmbeddings(mixdim.plan([5, 9], temperature=0.5, base_dim=4))
-    part = layer.kernel_part
-    earlier = Layout(part.block_layout[:, :7], part.feature_layout, 4)
-    assert earlier.table_shapes == part.layout.table_shapes
-    assert (earlier.block_structs == part.layout.block_structs).all()
-
-
 @pytest.mark.parametrize("stored", [0, 2, 6])
 def test_a_layout_stores_a_row_for_each_rank_or_one_for_all(stored):
-    part = mixdim.FeatureEmbeddings(mixdim.plan([5], temperature=0, base_dim=4)).kernel_part
-    blocks = part.block_layout.clone()
-    blocks[0, -1] = stored
+    view = mixdim.FeatureEmbeddings(mixdim.plan([5], temperature=0, base_dim=4)).training_view
+    blocks = view.blocks.clone()
+    blocks[0, BLOCK_COLUMNS.index("rows")] = stored
     with pytest.raises(ValueError, match="contradicts itself"):
-        Layout(blocks, part.feature_layout, 4)
+        KernelLayout(blocks, view.features, 4)

@@ -104,7 +104,7 @@ def wide_plan():
 
 def test_a_plan_with_everything_is_exact():
     case = make_case(wide_plan(), 700, 0)
-    form = case[0].kernel_part.split_form
+    form = case[0].training_view.split_form
     assert 0 < form.num_one_hot < form.num_features  # one-hot and narrow features,
     assert 0 < form.z_columns < form.columns - form.narrow  # some lifted and some not,
     assert (form.elements[0] > 0).all()  # elements of every size
@@ -116,7 +116,7 @@ def test_of_many_rows_those_of_two_vectors_are_not_lifted_and_exact():
     for name, width in zip(plan, (13, 13, 17), strict=True):
         plan = plan.with_storage(name, mixdim.Rows(width))
     case = make_case(plan, 300, 0)
-    assert list(case[0].kernel_part.split_form.is_lifted) == [False, True, True]
+    assert list(case[0].training_view.split_form.is_lifted) == [False, True, True]
     assert_near(results_of(*case), expected_of(*case))
 
 
@@ -177,7 +177,7 @@ def test_wrong_ids_raise_as_everywhere():
 
 def test_what_changed_between_forward_and_backward_raises():
     layer, ids, dense, _ = make_case(wide_plan(), 3, 0)
-    for changed in (ids, layer.table_100, layer.projection_32):
+    for changed in (ids, layer.table_100, layer.lift):
         out = layer.interact(dense, ids).sum()
         with torch.no_grad():
             changed.fill_(1)
@@ -197,7 +197,7 @@ def test_ids_changed_behind_the_back_of_autograd_do_not_matter():
     assert torch.equal(dense.grad, expected[1])
 
 
-@pytest.mark.parametrize("name", ["table_100", "projection_32"])
+@pytest.mark.parametrize("name", ["table_100", "lift"])
 def test_weights_whose_data_was_replaced_raise(name):
     layer, ids, dense, _ = make_case(wide_plan(), 3, 0)
     out = layer.interact(dense, ids).sum()

@@ -118,7 +118,7 @@ def loop_bags(loop, bags, batch, pooling, weights):
 class TestAsAModule:
     def test_the_state_moves_to_another_layer(self):
         plan = banded_plan()
-        layer, other = (FeatureEmbeddings(plan, order=plan.orders) for _ in range(2))
+        layer, other = (FeatureEmbeddings(plan, ids=plan.orders) for _ in range(2))
         file = io.BytesIO()
         torch.save(layer.state_dict(), file)
         file.seek(0)
@@ -127,7 +127,7 @@ class TestAsAModule:
 
     def test_a_deep_copy_is_independent(self):
         plan = banded_plan()
-        layer = FeatureEmbeddings(plan, order=plan.orders)
+        layer = FeatureEmbeddings(plan, ids=plan.orders)
         before = layer.dense_weight().detach().clone()
         other = copy.deepcopy(layer)
         with torch.no_grad():
@@ -187,7 +187,7 @@ class TestAsAModule:
         layer = FeatureEmbeddings(plan)
         tables = {name for name, _ in layer.named_parameters()}
         assert set(layer.state_dict()) == {name for name, _ in layer.named_buffers()} | tables
-        assert [name for name, _ in layer.named_buffers()] == ["rank_of_id"]
+        assert [name for name, _ in layer.named_buffers()] == ["ids.rank_of_id"]
 
     def test_it_prints_what_it_is(self):
         text = repr(MixedDimEmbedding(mixdim.plan({"item": 5000}, temperature=0, base_dim=8)))
@@ -212,7 +212,7 @@ class TestAsAModule:
     def test_sparse_gradients_train_with_sparse_adam(self):
         layer = FeatureEmbeddings(banded_plan(), sparse=True, generator=generator_of(0))
         tables = [p for name, p in layer.named_parameters() if name.startswith("table")]
-        projections = [p for name, p in layer.named_parameters() if name.startswith("projection")]
+        projections = [p for name, p in layer.named_parameters() if name == "lift"]
         optimizers = [torch.optim.SparseAdam(tables, lr=0.05), torch.optim.Adam(projections, lr=0.05)]
         ids = random_ids(layer.plan, 16, generator_of(1))
         losses = []

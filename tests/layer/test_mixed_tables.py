@@ -35,8 +35,7 @@ class TestParameters:
             "table_8": (2, 8),
             "table_2": (100, 2),
             "table_1": (100, 1),
-            "projection_2": (2, 2, 8),
-            "projection_1": (1, 1, 8),
+            "lift": (2 * 2 + 1, 8),
         }
 
     @pytest.mark.parametrize("init", ["xavier", "he_fan_in", "he_fan_out"])
@@ -53,7 +52,7 @@ class TestParameters:
         for found, reference in [
             (layer.table_32, torch.empty(300, 32)),
             (getattr(layer, f"table_{narrow}"), torch.empty(10_000, narrow)),
-            (getattr(layer, f"projection_{narrow}"), linear),
+            (layer.lift, linear),
         ]:
             drawn_like(reference)
             assert found.abs().max().item() == pytest.approx(reference.abs().max().item(), rel=0.05)
@@ -128,7 +127,7 @@ class TestLoadBlocks:
             else torch.randn(b.dim, plan.base_dim, generator=draw, dtype=torch.float64)
             for b in blocks
         ]
-        layer = FeatureEmbeddings(plan, dtype=torch.float64, order=plan.orders)
+        layer = FeatureEmbeddings(plan, dtype=torch.float64, ids=plan.orders)
         return layer, tables, projections
 
     @pytest.mark.parametrize("feature", ["day", "item", "user"])

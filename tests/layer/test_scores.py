@@ -28,7 +28,7 @@ def two_tables(draw):
     return [
         mixdim.MixedDimEmbedding(
             plan[name],
-            order=plan[name].orders,
+            ids=plan[name].orders,
             sparse=sparse,
             padding_id=padding_id,
             generator=generator,

@@ -7,8 +7,9 @@ from tests.kernels.both_paths import assert_same_results, gradients_of, plain_pa
 from torch import nn
 
 from mixdim import kernels
+from mixdim.kernels import backend
+from mixdim.kernels import mlp as mlp_kernels
 from mixdim.kernels.mlp import LinearLayer, kernel_layers, plain_layers
-from mixdim.models import layers as layers_module
 from mixdim.models.mlp import mlp
 
 needs_kernels = pytest.mark.skipif(not kernels.available(), reason=kernels.reason())
@@ -43,8 +44,8 @@ def batch_of(rows, columns):
 
 @pytest.fixture(autouse=True)
 def _any_size_is_large_enough(monkeypatch):
-    monkeypatch.setattr(layers_module, "LEAST_BATCH", 0)
-    monkeypatch.setattr(layers_module, "LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(mlp_kernels, "LEAST_BATCH", 0)
+    monkeypatch.setattr(mlp_kernels, "LEAST_PRODUCTS", 0)
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def calls(monkeypatch):
         made.append(args)
         return kernel_layers(*args)
 
-    monkeypatch.setattr(layers_module, "kernel_layers", counted)
+    monkeypatch.setattr(backend, "kernel_layers", counted)
     return made
 
 
@@ -98,8 +99,8 @@ def test_the_kernels_themselves_take_any_batch(batch):
 
 @needs_kernels
 def test_small_batches_and_small_layers_take_plain_pytorch(calls, monkeypatch):
-    monkeypatch.setattr(layers_module, "LEAST_BATCH", 100)
-    monkeypatch.setattr(layers_module, "LEAST_PRODUCTS", 101 * 15)
+    monkeypatch.setattr(mlp_kernels, "LEAST_BATCH", 100)
+    monkeypatch.setattr(mlp_kernels, "LEAST_PRODUCTS", 101 * 15)
     model = mlp([4, 3, 1])
     for batch in (0, 1, 99, 100):
         model(torch.ones(batch, 4))

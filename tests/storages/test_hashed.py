@@ -47,7 +47,7 @@ def test_rows_are_spread_evenly_and_the_two_hashes_differ():
 def test_a_row_is_the_sum_of_its_shared_rows_lifted():
     plan = mixdim.plan({"x": 50}, temperature=0, base_dim=4).with_storage("x", Hashed(2, buckets=7))
     layer = mixdim.MixedDimEmbedding(plan)
-    table, projection = layer.table_hashed2_2, layer.projection_hashed2_2[0]
+    table, projection = layer.table_hashed2_2, layer.lift
     for row in (0, 17, 49):
         buckets = [murmur((row ^ k * 0x9E3779B9) % 2**32) % 7 for k in range(2)]
         expected = (table[buckets[0]] + table[buckets[1]]) @ projection

@@ -46,9 +46,7 @@ def test_a_row_is_codes_times_scales_lifted(bits):
     for slot, name in enumerate("ab"):
         for row in (0, 10, 21, 39):
             places = slot * len(scales) // 2 + (3 * row + torch.arange(3)) // group
-            lifted = (codes[slot, row] * scales[places].float()) @ layer.get_buffer(
-                f"projection_int{bits}_3"
-            )[slot]
+            lifted = (codes[slot, row] * scales[places].float()) @ layer.lift.view(2, 3, 4)[slot]
             torch.testing.assert_close(layer.dense_weight(name)[row], lifted)
 
 
@@ -61,7 +59,7 @@ def test_a_layer_is_rounded_by_at_most_half_a_scale(plan, bits, seed):
     written = save(small.state_dict())
     assert small.plan.nbytes() == len(written) - 8 - int.from_bytes(written[:8], "little")
     mine, others = layer.tables(), small.tables()
-    for before, after in zip(layer.packing.blocks, small.packing.blocks, strict=True):
+    for before, after in zip(layer.layout.blocks, small.layout.blocks, strict=True):
         parts = others.of_block(after).parts(after)
         if not after.storage.is_quantized:
             assert all(torch.equal(parts[n], p) for n, p in mine.of_block(before).parts(before).items())
@@ -95,7 +93,7 @@ def test_a_rounded_layer_keeps_order_padding_pooling_and_mode(face):
         False,
         False,
     )
-    assert torch.equal(small.rank_of_id, layer.rank_of_id)
+    assert torch.equal(small.ids.rank_of_id, layer.ids.rank_of_id)
     torch.testing.assert_close(small.dense_weight(), layer.dense_weight(), rtol=0, atol=0.01)
     assert all(torch.equal(tensor, state[name]) for name, tensor in layer.state_dict().items())
     again = face(small.plan, pooling="mean", padding_id=-1)
@@ -108,7 +106,7 @@ def test_a_layer_with_an_order_of_its_own_keeps_it():
     plan = mixdim.plan(
         {"item": 6}, counts={"item": [9, 5, 4, 1, 1, 1]}, bands=2, temperature=0.5, base_dim=4
     )
-    layer = mixdim.MixedDimEmbedding(plan, order=[5, 4, 3, 2, 1, 0])
+    layer = mixdim.MixedDimEmbedding(plan, ids=[5, 4, 3, 2, 1, 0])
     torch.testing.assert_close(
         layer.quantized()(torch.arange(6)), layer(torch.arange(6)), rtol=0, atol=0.01
     )
@@ -127,7 +125,7 @@ def test_its_numbers_keep_their_types_whatever_the_layer_becomes():
     torch.testing.assert_close(layer(torch.zeros(1, 2, dtype=torch.int64))[0, 0], vectors[0, 0])
 
 
-@pytest.mark.parametrize("wrong", ["table_3", "projection_3"])
+@pytest.mark.parametrize("wrong", ["table_3", "lift"])
 def test_numbers_that_are_not_finite_are_refused_by_feature(wrong):
     layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3), b=Rows(4)))
     with torch.no_grad():

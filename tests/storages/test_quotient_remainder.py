@@ -31,7 +31,7 @@ def with_any_remainders(layer, generator=None):
 
 def test_a_row_is_quotient_times_remainder_lifted():
     layer = with_any_remainders(layer_of(50, QuotientRemainder(2, buckets=7), 4))
-    table, projection = layer.table_qr_2, layer.projection_qr_2[0]
+    table, projection = layer.table_qr_2, layer.lift
     assert table.shape == (8 + 7, 2)  # ceil(50 / 7) quotients
     for row in (0, 6, 7, 49):
         expected = (table[row // 7] * table[8 + row % 7]) @ projection

@@ -29,7 +29,7 @@ def two_features(storage, **options):
 
 def test_a_row_is_a_piece_of_the_circular_array_lifted():
     layer = two_features(Robe(3, length=17))
-    array, lifted = layer.table_robe17_3, layer.projection_robe17_3
+    array, lifted = layer.table_robe17_3, layer.lift.view(2, 3, 4)
     assert array.shape == (17,)
     starts = hash_rows(torch.arange(40), 2) % 17  # hash k is that of the block in slot k
     assert (starts[:, 0] > 14).any()  # pieces that go around the end

@@ -16,12 +16,8 @@ class FrozenTable(Table):
 
     @staticmethod
     def holds(blocks, base_dim):
-        lifted = Table.holds(blocks, base_dim)["projection"]
         rows = sum(block.size for block in blocks)
-        return {
-            "codes": TensorSpec((rows, blocks[0].storage.dim), "int8", False),
-            "projection": lifted,
-        }
+        return {"codes": TensorSpec((rows, blocks[0].storage.dim), "int8", False)}
 
     def take(self, rows, slots):
         codes = self.tensors["codes"][rows + self.of_slots(slots, 0)]
@@ -59,7 +55,7 @@ def test_a_storage_may_hold_what_is_not_trained():
     plan = mixdim.plan({"a": 30, "b": 9}, temperature=0, base_dim=4).with_storage("a", Frozen(2))
     layer = mixdim.FeatureEmbeddings(plan, sparse=True)
     assert layer.codes_frozen_2.dtype == torch.int8
-    assert {name for name, _ in layer.named_parameters()} == {"table_4", "projection_frozen_2"}
+    assert {name for name, _ in layer.named_parameters()} == {"table_4"}
     assert [table.shape for table in layer.row_sparse_tables] == [(9, 4)]
     held = sum(tensor.nbytes for tensor in (*layer.parameters(), *layer.buffers()))
     assert plan.nbytes() == held
@@ -67,7 +63,7 @@ def test_a_storage_may_hold_what_is_not_trained():
 
     ids = torch.stack([torch.arange(30), torch.arange(30) % 9], 1)
     vectors = layer(ids)
-    dense = layer.codes_frozen_2.float() @ layer.projection_frozen_2[0]
+    dense = layer.codes_frozen_2.float() @ layer.lift
     torch.testing.assert_close(vectors[:, 0], dense)
     torch.testing.assert_close(vectors[:, 1], layer.table_4[ids[:, 1]])
     codes = layer.codes_frozen_2.clone()

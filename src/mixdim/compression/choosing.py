@@ -15,8 +15,8 @@ from mixdim._util.arguments import whole_number
 from mixdim.compression.curves import width_bytes, width_errors
 from mixdim.compression.cutting import Bands, Pieces, check_bands, cut_field
 from mixdim.compression.pricing import Cut, pick, smallest
-from mixdim.compression.rank_code import RankCode, rank_code_nbytes
 from mixdim.compression.subject import Moments, Subject
+from mixdim.layer.rank_code import RankCode, rank_code_nbytes
 from mixdim.planning.budget import BudgetTooSmallError, format_bytes
 from mixdim.planning.feature import Block, Feature
 from mixdim.planning.plan import Plan

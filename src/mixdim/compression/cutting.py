@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from mixdim._util.arguments import whole_number
-from mixdim.compression.rank_code import MOST_BANDS
+from mixdim.layer.rank_code import MOST_BANDS
 from mixdim.planning.blocking import descending_order, equal_mass_bands, octave_bands
 
 Bands = int | Literal["octaves"]

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.compression.choosing import Chosen
-from mixdim.compression.rank_code import RankCode, Shape
 from mixdim.compression.subject import MetricRoot, Moments, Subject
+from mixdim.kernels.ids import require_integers
 from mixdim.layer.embedding import MixedDimEmbedding
-from mixdim.layer.ids import checked_ids, require_integers
+from mixdim.layer.idmap import checked_ids
 from mixdim.layer.paths import look_up_bags
+from mixdim.layer.rank_code import RankCode, Shape
 from mixdim.planning.plan import Plan
 from mixdim.storages.table import StoredBlock, Table
 
@@ -62,7 +63,7 @@ class CompressedTable(nn.Module):
         self.codes = None if codes is None else codes.to(device)
         self.embedding = MixedDimEmbedding(
             plan,
-            order={},
+            ids={},
             padding_id=None if padding_id is None else PADDING,
             sparse=sparse,
             dtype=dtype,
@@ -144,7 +145,7 @@ class CompressedTable(nn.Module):
         if self.codes is None and self.padding_id is None:
             return ids  # which the layer checks
         features, num_rows = layer.indices.features, layer.indices.num_rows
-        ids = checked_ids(ids, features[0], num_rows, self.padding_id, layer.routing.names)
+        ids = checked_ids(ids, features[0], num_rows, self.padding_id, layer.ids.names)
         if self.codes is None:
             return ids
         if self.padding_id is None:
@@ -165,7 +166,7 @@ class CompressedTable(nn.Module):
         )
         ids = np.arange(subject.rows) if chosen.codes is None else chosen.codes.ids().numpy()
         tables = table.embedding.tables()
-        for block in table.embedding.packing.blocks:
+        for block in table.embedding.layout.blocks:
             _fill(tables.of_block(block), block, subject, ids[block.start : block.end])
         return table
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mixdim.layer.packing import PackedBlock
+from mixdim.layer.layout import LaidBlock
 from mixdim.storages.init import Init, uniform_bound
 
 NUMBERS_AT_ONCE = 2**20
@@ -23,7 +23,7 @@ class Drawing:
 
     def __init__(
         self,
-        blocks: Sequence[PackedBlock],
+        blocks: Sequence[LaidBlock],
         base_dim: int,
         init: Init,
         generator: torch.Generator | None,
@@ -32,7 +32,7 @@ class Drawing:
         self.generator = torch.default_generator if generator is None else generator
         self.state = self.generator.get_state()  # from where tables can be drawn again
 
-    def projections(self) -> Iterator[tuple[PackedBlock, Tensor]]:
+    def projections(self) -> Iterator[tuple[LaidBlock, Tensor]]:
         """Each block that has one with its projection; then the generator stands where it would."""
         for block in self.blocks:
             for _ in self._table(block, self.generator):
@@ -40,7 +40,7 @@ class Drawing:
             if (projection := self._projection(block, self.generator)) is not None:
                 yield block, projection
 
-    def tables(self) -> Iterator[tuple[PackedBlock, int, Tensor]]:
+    def tables(self) -> Iterator[tuple[LaidBlock, int, Tensor]]:
         """Each block with a row of it and the stored rows from there on: (rows, dim), some at a time."""
         generator = torch.Generator()
         generator.set_state(self.state)
@@ -49,7 +49,7 @@ class Drawing:
                 yield block, first, rows
             self._projection(block, generator)
 
-    def _table(self, block: PackedBlock, generator: torch.Generator) -> Iterator[tuple[int, Tensor]]:
+    def _table(self, block: LaidBlock, generator: torch.Generator) -> Iterator[tuple[int, Tensor]]:
         dim, rows = block.storage.width(self.base_dim), block.storage.stored_rows(block.size)
         bound = uniform_bound(self.init, fan_in=dim, fan_out=block.size)
         at_once = max(4, NUMBERS_AT_ONCE // dim // 4 * 4)
@@ -57,7 +57,7 @@ class Drawing:
             part = torch.empty(min(at_once, rows - first), dim)
             yield first, part.uniform_(-bound, bound, generator=generator)
 
-    def _projection(self, block: PackedBlock, generator: torch.Generator) -> Tensor | None:
+    def _projection(self, block: LaidBlock, generator: torch.Generator) -> Tensor | None:
         dim = block.storage.width(self.base_dim)
         if dim == self.base_dim:
             return None

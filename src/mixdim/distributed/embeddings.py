@@ -22,11 +22,11 @@ from mixdim.distributed.engine import (
 from mixdim.distributed.quiet import quiet
 from mixdim.distributed.routing import Key, KeyRouting, Routed, keys_of
 from mixdim.distributed.tables import tables_of
+from mixdim.kernels.ids import require_integers
 from mixdim.layer.bags import check_bags, checked_offsets, unroll_bags
-from mixdim.layer.ids import require_integers
+from mixdim.layer.idmap import IdMap
 from mixdim.layer.interaction import dot_interaction
-from mixdim.layer.packing import pack
-from mixdim.layer.routing import Routing
+from mixdim.layer.layout import LIFT, Layout
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init, check_init
 
@@ -41,10 +41,8 @@ class ShardableEmbeddings(nn.Module):
 
     - `bags`: the features whose samples may have bags of several ids.
     - `pooling`: what becomes of a bag: "sum" or "mean".
-    - `init`, `generator`, `padding_id`, `order`, `check_ids`: as in `mixdim.FeatureEmbeddings`.
+    - `init`, `generator`, `padding_id`, `ids`, `check_ids`: as in `mixdim.FeatureEmbeddings`.
     """
-
-    rank_of_id: Tensor | None
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class ShardableEmbeddings(nn.Module):
         init: Init = "xavier",
         generator: torch.Generator | None = None,
         padding_id: int | None = None,
-        order: Mapping[str, Any] | None = None,
+        ids: Mapping[str, Any] | None = None,
         check_ids: bool = True,
     ) -> None:
         super().__init__()
@@ -65,19 +63,20 @@ class ShardableEmbeddings(nn.Module):
             raise ValueError(f"pooling must be sum or mean on TorchRec, got {pooling!r}")
         check_init(init)
         self.plan, self.pooling = plan, pooling
-        self.packing = pack(plan)
-        self.routing = Routing(plan, self.packing, padding_id=padding_id, check_ids=check_ids)
-        ranks = self.routing.ranks_to_hold(plan.orders if order is None else order)
-        self.register_buffer("rank_of_id", ranks)
-        self.block_tables = tables_of(self.packing, list(plan))
-        keys = keys_of(self.block_tables, {self.routing.number_of(name) for name in bags})
+        self.layout = Layout.of(plan)
+        sizes = {feature.name: feature.rows for feature in plan.features}
+        self.ids = IdMap.ordered(sizes, plan.orders if ids is None else ids)
+        self.ids.set_padding(padding_id)
+        self.ids.check_ids = check_ids
+        self.block_tables = tables_of(self.layout, list(plan))
+        keys = keys_of(self.block_tables, {self.ids.number_of(name) for name in bags})
         self.key_routing = KeyRouting(keys, list(plan))
         self._in_slots = {
             group: sorted(
                 (key for key in keys if key.table.block.storage.group == group),
                 key=lambda key: (key.table.block.slot, key.column),
             )
-            for group in self.packing.groups
+            for group in self.layout.groups
         }
         self._position = {key.name: number for number, key in enumerate(keys)}
         names: dict[str, list[str]] = {}
@@ -95,15 +94,12 @@ class ShardableEmbeddings(nn.Module):
             ],
             device=torch.device("meta"),
         )
-        for group, blocks in self.packing.groups.items():
-            dim = blocks[0].storage.width(plan.base_dim)
-            if dim < plan.base_dim:
-                projection = torch.empty(len(blocks), dim, plan.base_dim)
-                self.register_parameter(f"projection_{group}", nn.Parameter(projection))
-        self.drawing = Drawing(self.packing.blocks, plan.base_dim, init, generator)
+        self.drawing = Drawing(self.layout.blocks, plan.base_dim, init, generator)
+        lift = torch.empty(self.layout.lift_rows, plan.base_dim)
         for block, values in self.drawing.projections():
-            with torch.no_grad():
-                getattr(self, f"projection_{block.storage.group}")[block.slot] = values
+            lift[block.lift_row : block.lift_row + len(values)] = values
+        if len(lift):
+            self.lift = nn.Parameter(lift)
 
     @property
     def base_dim(self) -> int:
@@ -132,8 +128,7 @@ class ShardableEmbeddings(nn.Module):
             raise ValueError(
                 f"ids must have shape (batch, {self.num_features} features), got {tuple(ids.shape)}"
             )
-        features = self.routing.indices(ids.device).features
-        rows = self.routing.rows(ids, features, self.rank_of_id).t()
+        rows = self.ids(ids, torch.arange(self.num_features, device=ids.device)).t()
         return self._look_up(self.key_routing.to(ids.device).ids(rows), len(ids))
 
     def bags(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -146,11 +141,11 @@ class ShardableEmbeddings(nn.Module):
         check_bags(values, offsets, None, self.num_features)
         offsets = checked_offsets(offsets, values.shape[0], False)
         bags = unroll_bags(values, offsets, None, self.num_features)
-        rows = self.routing.bags_of_rows(bags, self.rank_of_id)
+        rows = self.ids.bags(bags)
         pooled = self._look_up(self.key_routing.to(values.device).bags(rows), bags.batch_size)
         if self.pooling == "sum":
             return pooled
-        counts = self.routing.without_padding(bags).lengths().clamp(min=1)
+        counts = self.ids.without_padding(bags).lengths().clamp(min=1)
         return pooled / counts[:, :, None]
 
     def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
@@ -170,11 +165,12 @@ class ShardableEmbeddings(nn.Module):
             wanted = [[key.name for key in keys] for keys in self._in_slots.values()]
             found = KeyedTensor.regroup([pooled], wanted)
         parts: list[list[Tensor]] = [[] for _ in range(self.num_features)]  # (B, base_dim) each
+        projections = self.layout.projections(getattr(self, LIFT, None))
         for (group, keys), stored in zip(self._in_slots.items(), found, strict=True):
             vectors = self._columns(keys, stored, routed.columns)  # (slots, B, dim)
-            if hasattr(self, f"projection_{group}"):
-                vectors = vectors @ getattr(self, f"projection_{group}")
-            for block, vector in zip(self.packing.groups[group], vectors, strict=True):
+            if group in projections:
+                vectors = vectors @ projections[group]
+            for block, vector in zip(self.layout.groups[group], vectors, strict=True):
                 parts[block.feature].append(vector)
         return torch.stack([sum(bands[1:], bands[0]) for bands in parts], 1)
 

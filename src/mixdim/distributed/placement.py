@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from mixdim._util.arguments import whole_number
 from mixdim._util.text import align
 from mixdim.distributed.tables import BlockTable, tables_of
-from mixdim.layer.packing import pack
+from mixdim.layer.layout import Layout
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import OPTIMIZER_STATE, Plan
 
@@ -103,7 +103,7 @@ def bytes_by_rank(
     replicate_below: int = REPLICATE_BELOW,
 ) -> list[RankBytes]:
     """What each of `world` ranks will hold of the embeddings of a plan."""
-    tables = tables_of(pack(plan), list(plan))
+    tables = tables_of(Layout.of(plan), list(plan))
     places = place_tables(tables, world, sharding=sharding, replicate_below=replicate_below)
     copies = OPTIMIZER_STATE[optimizer]
     shared = sum(t.nbytes for t in tables if places[t.name].kind == "data_parallel")

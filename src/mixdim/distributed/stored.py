@@ -126,7 +126,7 @@ def to_layer(path: str | Path, plan: Plan, **options: Any) -> FeatureEmbeddings:
     """
     path = placed(Path(path))
     read_state(path)
-    tables = tables_of(FeatureEmbeddings(plan, device="meta").packing, list(plan))
+    tables = tables_of(FeatureEmbeddings(plan, device="meta").layout, list(plan))
     prefixes = {
         name.removeprefix("table/").rpartition(".")[0]
         for name in shapes_in(path)
@@ -151,7 +151,7 @@ def fill_model(path: Path, model: nn.Module) -> None:
     read_state(path)
     layers = {name: m for name, m in model.named_modules() if isinstance(m, MixedTables)}
     for name, layer in layers.items():
-        _fill_layer(path, layer, tables_of(layer.packing, list(layer.plan)), name)
+        _fill_layer(path, layer, tables_of(layer.layout, list(layer.plan)), name)
     inside = tuple(_dotted(name) for name in layers)
     rest = {f"model/{name}": t for name, t in model.state_dict().items() if not name.startswith(inside)}
     read_into(path, rest, alone=True)

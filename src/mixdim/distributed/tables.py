@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mixdim.distributed.folding import Folded
-from mixdim.layer.packing import PackedBlock, Packing
+from mixdim.layer.layout import LaidBlock, Layout
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class BlockTable:
     """A block of a plan and the table that stores it; names have no dots, which TorchRec cuts at."""
 
     name: str
-    block: PackedBlock
+    block: LaidBlock
     layout: Folded
 
     @property
@@ -22,10 +22,10 @@ class BlockTable:
         return 4 * self.layout.rows * self.layout.width
 
 
-def tables_of(packing: Packing, names: list[str]) -> list[BlockTable]:
+def tables_of(layout: Layout, names: list[str]) -> list[BlockTable]:
     """A table for each block, in the order of rows; only narrow blocks have one."""
     tables = []
-    for feature, blocks in enumerate(packing.of_feature):
+    for feature, blocks in enumerate(layout.of_feature):
         for number, block in enumerate(blocks):
             if not block.storage.is_shardable:
                 raise ValueError(
@@ -33,6 +33,6 @@ def tables_of(packing: Packing, names: list[str]) -> list[BlockTable]:
                     "blocks only, such as mixdim.plan makes"
                 )
             stored = block.storage.stored_rows(block.size)
-            layout = Folded(stored, block.storage.width(packing.base_dim))
-            tables.append(BlockTable(f"feature{feature}_block{number}", block, layout))
+            folded = Folded(stored, block.storage.width(layout.base_dim))
+            tables.append(BlockTable(f"feature{feature}_block{number}", block, folded))
     return tables

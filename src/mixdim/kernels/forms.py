@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 
-from mixdim.kernels.structs import Layout
+from mixdim.kernels.structs import KernelLayout
 
 Form = Literal["fused", "split"]
 SWITCH = "MIXDIM_INTERACTION"  # forces one of the forms: for tests and comparisons
@@ -41,9 +41,9 @@ class SplitForm:
     Arrays of blocks are in the order of the layout's blocks.
     """
 
-    def __init__(self, layout: Layout, base_dim: int) -> None:
+    def __init__(self, layout: KernelLayout, base_dim: int) -> None:
         self.layout, self.base_dim = layout, base_dim
-        self.feature, _, _, self.dim, *_, self.sizes = layout.blocks.T
+        self.feature, self.dim, self.sizes = layout.feature, layout.width, layout.rows
         self.num_features = len(layout.features)
         # With hardly more rows than numbers in a row, each row gets a column of its own: one-hot. If all
         # blocks of a feature can be; these features come first.

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call, outside_of_graphs
 from mixdim.kernels.lookup import weight_gradients
-from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup, require_shape
+from mixdim.kernels.structs import LayerStructs, Lookup, require_shape
 
 
 def _struct(dense: Tensor, vectors: Tensor) -> np.ndarray:
@@ -66,15 +66,14 @@ dot_interaction.register_autograd(_backward, setup_context=_setup_context)
 
 
 @outside_of_graphs
-def lookup_interaction(dense: Tensor, ids: Tensor, layer: LayerArguments) -> Tensor:
+def lookup_interaction(dense: Tensor, asked: Lookup) -> Tensor:
     """Look ids (B, F) up and let them interact, without ever storing their vectors. Eager code only."""
-    parameters = (*layer.tables, *layer.projections)
-    return _LookupInteraction.apply(Lookup(ids, None, None, layer), dense, *parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
+    return _LookupInteraction.apply(asked, dense, *asked.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _LookupInteraction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, asked: Lookup, dense: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, asked: Lookup, dense: Tensor, *parameters: Tensor | None) -> Tensor:
         ctx.layer = layer = asked.unchangeable()
         ctx.save_for_backward(dense, *asked.changeable())
         structs, dense = LayerStructs(asked), dense.contiguous()
@@ -92,8 +91,8 @@ class _LookupInteraction(torch.autograd.Function):
 
 
 @outside_of_graphs
-def _backward_of(asked: Lookup, dense: Tensor, gradient: Tensor) -> list[Tensor]:
-    """The gradients of the dense vectors, of all tables, and of all projections."""
+def _backward_of(asked: Lookup, dense: Tensor, gradient: Tensor) -> list[Tensor | None]:
+    """The gradients of the dense vectors, and of `Lookup.parameters`."""
     structs, dense, gradient = LayerStructs(asked), dense.contiguous(), gradient.contiguous()
     require_shape(dense, "dense", (structs.batch, asked.layer.base_dim))
     dense_gradient = torch.empty_like(dense)

@@ -14,11 +14,10 @@ from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.library import call, outside_of_graphs
 from mixdim.kernels.structs import (
+    KernelLayout,
     LayerArguments,
     LayerStructs,
-    Layout,
     Lookup,
-    LookupStructs,
     samples_of,
 )
 
@@ -28,14 +27,15 @@ class Sorted:
 
     def __init__(self, structs: LayerStructs) -> None:
         self.rows, self.values = torch.empty(2, structs.num_values, dtype=torch.int32)
-        self.runs = np.zeros((len(structs.layout.blocks), 3), dtype=np.int64)  # first, count, uniques
+        self.runs = np.zeros((len(structs.layout.start), 3), dtype=np.int64)  # first, count, uniques
 
 
 class RowGradients:
     """Room for the gradients of the rows that sorted ids touch, each row once."""
 
     def __init__(self, structs: LayerStructs, ids: Sorted) -> None:
-        number, first_row = structs.layout.number, structs.layout.blocks[:, 5]
+        layout = structs.layout
+        number, first_row = layout.number, layout.first_row
         uniques = ids.runs[:, 2]
         self.structs = np.zeros((len(number), 4), dtype=np.int64)
         self.structs[:, 3] = first_row
@@ -49,9 +49,26 @@ class RowGradients:
             self.structs[mine, 0] = rows.data_ptr() + rows.itemsize * starts
             self.structs[mine, 1] = values.data_ptr() + values.itemsize * width * starts
             self.tables.append((rows, values))
+        self.lift: Tensor | None = None
+
+    def add_lift(self, structs: LayerStructs) -> None:
+        """Make room for the gradient of the lift too, for a kernel to fill."""
+        layout, lift = structs.layout, structs.arguments.lift
+        if lift is None or not layout.lift_rows:
+            return
+        # Rows of other storages get nothing here; all others are written.
+        is_whole = layout.lifts_all and len(lift) == layout.lift_rows
+        self.lift = torch.empty_like(lift) if is_whole else torch.zeros_like(lift)
+        lifted = layout.lift_row >= 0
+        places = self.lift.data_ptr() + 4 * layout.base_dim * layout.lift_row
+        self.structs[lifted, 2] = places[lifted]
+
+    def of_parameters(self, layer: LayerArguments) -> list[Tensor | None]:
+        """The gradients of `Lookup.parameters`, once a kernel has filled in what is touched."""
+        return [self.lift, *self.of_tables(layer)]
 
     def of_tables(self, layer: LayerArguments) -> list[Tensor]:
-        """The gradients of whole tables, once a kernel has filled in those of the touched rows."""
+        """Those of whole tables."""
         pairs = zip(layer.tables, self.tables, strict=True)
         if layer.sparse:
             options: dict[str, Any] = {"is_coalesced": True, "check_invariants": False}
@@ -67,26 +84,16 @@ def sort_ids(structs: LayerStructs) -> Sorted:
     return ids
 
 
-def projection_gradients(structs: LayerStructs, to: RowGradients) -> list[Tensor]:
-    """Room for the gradients of all projections, for a kernel to fill."""
-    layout = structs.layout
-    projections = [torch.empty_like(projection) for projection in structs.arguments.projections]
-    for n, projection in enumerate(projections, start=layout.lead):
-        mine = np.flatnonzero(layout.number == n)
-        to.structs[mine, 2] = projection.data_ptr() + 4 * projection[0].numel() * layout.slot[mine]
-    return projections
-
-
 def weight_gradients(
     structs: LayerStructs, gradient: Tensor | int, sample_stride: int | None = None
-) -> list[Tensor]:
-    """From the gradient of the vectors (B, F, D) to those of all tables, then of all projections.
+) -> list[Tensor | None]:
+    """From the gradient of the vectors (B, F, D) to those of `Lookup.parameters`.
 
     Its samples are `sample_stride` floats apart, F * D unless that is said.
     """
     ids = sort_ids(structs)
     to = RowGradients(structs, ids)
-    projections = projection_gradients(structs, to)
+    to.add_lift(structs)
     samples = None
     if structs.offsets is not None:
         samples = samples_of(structs.offsets, structs.batch)
@@ -96,30 +103,28 @@ def weight_gradients(
     pull = (gradient, sample_stride)
     wrong = call("mixdim_backward", structs.layer, structs.ids, *sorted_ids, *pull, to.structs)
     structs.raise_if_wrong(wrong)
-    return [*to.of_tables(structs.arguments), *projections]
+    return to.of_parameters(structs.arguments)
 
 
-def lookup(
-    ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, layer: LayerArguments
-) -> Tensor:
+def lookup(asked: Lookup) -> Tensor:
     """Look up single ids (B, F), or sum bags of V ids, feature-major: -> (B, F, base_dim)."""
     if torch.compiler.is_compiling():
-        return lookup_operator(ids, offsets, row_weights, *layer[:-2])
+        return lookup_operator(*asked[:3], *asked.layer[:-4])
     # An operator costs eager code a tenth of a millisecond more than a function does.
-    return _eager_lookup(Lookup(ids, offsets, row_weights, layer))
+    return _eager_lookup(asked)
 
 
 @outside_of_graphs
 def _eager_lookup(asked: Lookup) -> Tensor:
-    return _Lookup.apply(asked, *asked.layer.tables, *asked.layer.projections)  # type: ignore[no-untyped-call]  # torch has no type for it
+    return _Lookup.apply(asked, *asked.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, asked: Lookup, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, asked: Lookup, *parameters: Tensor | None) -> Tensor:
         ctx.layer = asked.unchangeable()
         ctx.save_for_backward(*asked.changeable())
-        return _forward(asked)
+        return vectors(asked)
 
     @staticmethod
     @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
@@ -127,20 +132,17 @@ class _Lookup(torch.autograd.Function):
         return (None, *_backward(Lookup.of_kept(ctx.layer, ctx.saved_tensors), gradients[0]))
 
 
-def _forward(asked: Lookup) -> Tensor:
-    return vectors(LayerStructs(asked))
-
-
-def vectors(structs: LookupStructs) -> Tensor:
+def vectors(asked: Lookup) -> Tensor:
     """Look up or sum, or raise an IndexError for an id out of range; without gradients."""
-    out = torch.empty(structs.batch, len(structs.feature_structs), structs.options.base_dim)
+    structs = LayerStructs(asked)
+    out = torch.empty(structs.batch, len(structs.feature_structs), asked.layer.base_dim)
     structs.raise_if_wrong(call("mixdim_lookup", structs.layer, structs.ids, out))
     return out
 
 
 @outside_of_graphs
-def _backward(asked: Lookup, gradient: Tensor) -> list[Tensor]:
-    """The gradients of all tables, then those of all projections."""
+def _backward(asked: Lookup, gradient: Tensor) -> list[Tensor | None]:
+    """The gradients of `Lookup.parameters`."""
     structs = LayerStructs(asked)
     num_features, base_dim = len(structs.layout.features), asked.layer.base_dim
     assert gradient.shape == (structs.batch, num_features, base_dim)
@@ -150,9 +152,9 @@ def _backward(asked: Lookup, gradient: Tensor) -> list[Tensor]:
     return weight_gradients(structs, gradient.contiguous())
 
 
-# The arguments of `Lookup` and, but for the last two, of `LayerArguments`.
+# The arguments of `Lookup` and, but for the last four, of `LayerArguments`.
 ARGUMENTS = (
-    "Tensor ids, Tensor? offsets, Tensor? row_weights, Tensor[] tables, Tensor[] projections, "
+    "Tensor ids, Tensor? offsets, Tensor? row_weights, Tensor[] tables, Tensor? lift, "
     "Tensor? rank_of_id, Tensor blocks, Tensor features, SymInt base_dim, SymInt? padding_id, str names"
 )
 
@@ -160,7 +162,7 @@ ARGUMENTS = (
 @torch.library.custom_op("mixdim::lookup", mutates_args=(), schema=f"({ARGUMENTS}) -> Tensor")
 def lookup_operator(*arguments: Any) -> Tensor:
     """The same for graphs."""
-    return _forward(_asked(*arguments))
+    return vectors(_asked(*arguments))
 
 
 @lookup_operator.register_fake
@@ -176,39 +178,37 @@ def _(ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, *layer: A
     "mixdim::lookup_backward", mutates_args=(), schema=f"(Tensor gradient, {ARGUMENTS}) -> Tensor[]"
 )
 def lookup_backward(gradient: Tensor, *arguments: Any) -> list[Tensor]:
-    """Return the gradients of all tables, then those of all projections."""
-    return _backward(_asked(*arguments), gradient)
+    """Return the gradients of the lift, if there is one, and of all tables."""
+    return [found for found in _backward(_asked(*arguments), gradient) if found is not None]
 
 
 @lookup_backward.register_fake
 def _(gradient: Tensor, *arguments: Any) -> list[Tensor]:
-    tables, projections = arguments[3:5]
-    return [torch.empty_like(weight) for weight in (*tables, *projections)]
+    tables, lift = arguments[3:5]
+    return [torch.empty_like(weight) for weight in (lift, *tables) if weight is not None]
 
 
 def _asked(ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, *layer: Any) -> Lookup:
     """What an operator is asked."""
-    _, _, _, blocks, features, base_dim, _, _ = layer
-    described = LayerArguments._make([*layer, False, Layout(blocks, features, base_dim)])
-    return Lookup(ids, offsets, row_weights, described)
+    tables, _, _, blocks, features, base_dim, _, _ = layer
+    layout = KernelLayout(blocks, features, base_dim)
+    no_scales: list[Tensor | None] = [None] * len(tables)
+    described = (*layer, False, layout, no_scales, False)
+    return Lookup(ids, offsets, row_weights, LayerArguments._make(described))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ids, offsets, row_weights, tables, projections, rank_of_id, blocks, features, *rest = inputs
+    ids, offsets, row_weights, tables, lift, rank_of_id, blocks, features, *rest = inputs
     ctx.base_dim, ctx.padding_id, ctx.names = rest
-    ctx.num_tables = len(tables)
-    inputs = (ids, offsets, row_weights, rank_of_id)
-    ctx.save_for_backward(blocks, features, *inputs, *tables, *projections)
+    ctx.save_for_backward(blocks, features, ids, offsets, row_weights, rank_of_id, lift, *tables)
 
 
 def _operator_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    blocks, features, ids, offsets, row_weights, rank_of_id, *weights = ctx.saved_tensors
-    tables, projections = weights[: ctx.num_tables], weights[ctx.num_tables :]
+    blocks, features, ids, offsets, row_weights, rank_of_id, lift, *tables = ctx.saved_tensors
     described = (blocks, features, ctx.base_dim, ctx.padding_id, ctx.names)
-    found = lookup_backward(
-        gradient, ids, offsets, row_weights, tables, projections, rank_of_id, *described
-    )
-    return (None, None, None, found[: len(tables)], found[len(tables) :], *[None] * 6)
+    found = lookup_backward(gradient, ids, offsets, row_weights, tables, lift, rank_of_id, *described)
+    of_lift = None if lift is None else found[0]
+    return (None, None, None, found[-len(tables) :], of_lift, *[None] * 6)
 
 
 lookup_operator.register_autograd(_operator_backward, setup_context=_setup_context)

@@ -9,9 +9,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
 
 from mixdim.kernels.library import address, call, outside_of_graphs
 from mixdim.kernels.structs import FINE, require_shape
+
+# Below, packing weights and finding out what to do cost more than they save.
+LEAST_BATCH, LEAST_PRODUCTS = 512, 2**25
 
 
 class LinearLayer(NamedTuple):
@@ -129,3 +134,38 @@ def _plain_gradients(
     given = [tensor for tensor in inputs if tensor is not None]
     found = iter(torch.autograd.grad(plain_layers(x, layers), given, gradient, create_graph=True))
     return [None if tensor is None else next(found) for tensor in inputs]
+
+
+def is_simple_mlp(x: Tensor, layers: Sequence[LinearLayer]) -> bool:
+    """Whether the kernels can compute these layers, and it pays."""
+    if x.dim() != 2 or len(x) < LEAST_BATCH or _something_else_is_computed():
+        return False
+    if len(x) * sum(layer.weight.numel() for layer in layers) < LEAST_PRODUCTS:
+        return False
+    width = x.shape[1]
+    for weight, bias, _ in layers:
+        if weight.shape[1] != width:
+            return False  # and plain PyTorch says what is wrong
+        width = weight.shape[0]
+        if not _is_simple(weight) or not (bias is None or _is_simple(bias)):
+            return False
+    return _is_simple(x, contiguous=False)
+
+
+def _is_simple(tensor: Tensor, *, contiguous: bool = True) -> bool:
+    return (
+        type(tensor) in (Tensor, Parameter)
+        and tensor.dtype is torch.float32
+        and tensor.is_cpu
+        and (not contiguous or tensor.is_contiguous())
+    )
+
+
+def _something_else_is_computed() -> bool:
+    """Whether PyTorch would round to fewer bits, call somebody, or differentiate in another way."""
+    return (
+        torch.is_autocast_enabled("cpu")
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch.nn.modules.module._has_any_global_hook()
+    )

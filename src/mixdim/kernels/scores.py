@@ -19,7 +19,7 @@ class _SideStructs(LayerStructs):
 
     def __init__(self, side: Lookup) -> None:
         super().__init__(side)
-        widths = self.layout.blocks[:, 3]
+        widths = self.layout.width
         self.starts, self.gram_rows = np.cumsum(widths) - widths, int(widths.sum())
         self.struct = np.array([address(a) for a in (self.layer, self.ids, self.starts)])
 
@@ -49,7 +49,7 @@ class _DotScores(torch.autograd.Function):
 
 @outside_of_graphs
 def _backward(asked: list[Lookup], gram: Tensor, gradient: Tensor) -> list[Tensor]:
-    """The gradients of the gram matrix, and of the tables of both sides."""
+    """The gradients of the gram matrix, in which lifts are, and of the tables of both sides."""
     gram, gradient = gram.contiguous(), gradient.contiguous()
     sides = [_SideStructs(side) for side in asked]
     _check_gram(gram, sides)

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from mixdim.kernels.forms import SplitForm
 from mixdim.kernels.library import address, call, outside_of_graphs
-from mixdim.kernels.lookup import RowGradients, Sorted, projection_gradients, sort_ids
+from mixdim.kernels.lookup import RowGradients, Sorted, sort_ids
 from mixdim.kernels.pool import Borrowed, empty
 from mixdim.kernels.structs import LayerArguments, LayerStructs, Lookup, require_shape
 
@@ -161,7 +161,7 @@ class KeptWeights:
 
 def versions_of(layer: LayerArguments) -> list[tuple[int, int]]:
     """Where weights are, and how often they have been changed; an inference tensor does not count."""
-    weights = (*layer.tables, *layer.projections)
+    weights = [w for w in (layer.lift, *layer.tables) if w is not None]
     return [(w.data_ptr(), -1 if w.is_inference() else w._version) for w in weights]
 
 
@@ -179,13 +179,14 @@ def split_interaction(
         prepared = Prepared(form, structs.batch, ids.runs[:, 2], kept=kept.prepared)
         call("mixdim_split_entries", structs.layer, prepared.struct, ids.runs, ids.rows)
         return _interact(structs, prepared, ids, dense)
-    parameters = (*asked.layer.tables, *asked.layer.projections)
-    return _SplitInteraction.apply(asked, form, dense, *parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
+    return _SplitInteraction.apply(asked, form, dense, *asked.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _SplitInteraction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, asked: Lookup, form: SplitForm, dense: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, asked: Lookup, form: SplitForm, dense: Tensor, *parameters: Tensor | None
+    ) -> Tensor:
         ctx.layer = asked.unchangeable()
         ctx.save_for_backward(dense, *asked.changeable())
         structs = LayerStructs(asked)
@@ -215,8 +216,8 @@ def _interact(structs: LayerStructs, prepared: Prepared, ids: Sorted, dense: Ten
 @outside_of_graphs
 def _backward(
     asked: Lookup, prepared: Prepared, ids: Sorted, dense: Tensor, gradient: Tensor
-) -> list[Tensor]:
-    """The gradients of the dense vectors, of all tables, and of all projections."""
+) -> list[Tensor | None]:
+    """The gradients of the dense vectors, and of `Lookup.parameters`."""
     structs, form, dense, gradient = (
         LayerStructs(asked),
         prepared.form,
@@ -225,7 +226,8 @@ def _backward(
     )
     require_shape(dense, "dense", (structs.batch, form.base_dim))
     to = RowGradients(structs, ids)
-    projections, dense_gradient = projection_gradients(structs, to), empty(*dense.shape)
+    to.add_lift(structs)
+    dense_gradient = empty(*dense.shape)
     per_sample = form.num_features + form.num_elements + 2 * (form.columns - form.narrow)
     memory = Borrowed(prepared.num_floats)
     work = Borrowed(per_sample * structs.batch + CACHE_LINE * form.num_features)
@@ -236,4 +238,4 @@ def _backward(
         *(structs.layer, prepared.struct, *sorted_ids, dense, gradient, work.address()),
         *(form.num_elements, offset, dense_gradient, to.structs),
     )
-    return [dense_gradient, *to.of_tables(asked.layer), *projections]
+    return [dense_gradient, *to.of_parameters(asked.layer)]

@@ -13,101 +13,139 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixdim.kernels.ids import check_ids, check_offsets
 from mixdim.kernels.library import address
-from mixdim.layer.bags import check_offsets
-from mixdim.layer.ids import check_ids
 
-# Columns of the int64 tensors that describe a layer.
-BLOCK_COLUMNS = ("feature", "start", "end", "width", "width_number", "first_row", "slot", "rows")
+# Columns of the int64 tensors that describe a layer. Rows of a block begin in tensor `number` of the
+# tables, at row `first_row`. With fewer than 32 bits that tensor holds codes: `first_row` is the number
+# of the first code, and `first_scale` that of the first scale. `lift_row` is -1 at full width.
+BLOCK_COLUMNS = (
+    *("feature", "start", "end", "rows", "width"),
+    *("bits", "number", "first_row", "first_scale", "lift_row"),
+)
 FEATURE_COLUMNS = ("rows", "first_block", "num_blocks", "order_start")
 FINE, BAD_OFFSETS = -1, -2  # what kernels return; or else the position of an id out of range
 
 
-class FeatureLayout:
-    """Where the features and their orders are, whatever their blocks hold."""
-
-    def __init__(self, features: Tensor) -> None:
-        self.features = features.numpy()  # see FEATURE_COLUMNS
-        ordered = self.features[self.features[:, 3] >= 0]
-        self.order_length = int((ordered[:, 3] + ordered[:, 0]).max(initial=0))
-        self.unordered = self.features.copy()
-        self.unordered[:, 3] = 0
-
-
-class Layout(FeatureLayout):
-    """Where blocks and features are, and which shapes that asks of tables: all that never changes.
+class KernelLayout:
+    """Where blocks and features are, and which shapes that asks of tensors: all that never changes.
 
     It may come from a file, in an exported graph, so it is not believed: what contradicts itself is a
     ValueError.
     """
 
-    def __init__(self, blocks: Tensor, features: Tensor, base_dim: int) -> None:
-        super().__init__(features)
-        self.blocks = blocks.numpy()  # see BLOCK_COLUMNS
-        _, starts, ends, width, self.number, first_row, self.slot, stored = self.blocks.T
-        if not self._is_whole() or (width > base_dim).any():
-            raise _contradiction()
-        num_tables = int(self.number.max()) + 1
-        rows, slots, widths = np.zeros((3, num_tables), np.int64)
-        np.maximum.at(rows, self.number, first_row + stored)
-        np.maximum.at(slots, self.number, self.slot + 1)
-        widths[self.number] = width
-        self.lead = int((widths == base_dim).sum())  # tables of full width have no projection
-        if (widths[: self.lead] < base_dim).any():
-            raise _contradiction()
-        self.widths: list[int] = widths.tolist()
-        self.table_shapes = list(zip(rows.tolist(), self.widths, strict=True))
-        narrow = zip(slots.tolist()[self.lead :], self.widths[self.lead :], strict=True)
-        self.projection_shapes = [(count, width, base_dim) for count, width in narrow]
-        # The structs of lookup.h, with offsets in the place of addresses.
-        lifted = np.where(self.number < self.lead, 0, 4 * self.slot * width * base_dim)
-        no_codes = [np.zeros_like(starts)] * 3
-        columns = [starts, ends, stored, width, 4 * first_row * width, lifted, *no_codes]
-        self.block_structs = np.stack(columns, axis=1)
+    feature: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    rows: np.ndarray
+    width: np.ndarray
+    bits: np.ndarray
+    number: np.ndarray
+    first_row: np.ndarray
+    first_scale: np.ndarray
+    lift_row: np.ndarray
 
-    def placed_blocks(self, tables: Sequence[Tensor], projections: Sequence[Tensor]) -> np.ndarray:
-        """The structs of the blocks, of tables and projections that have the shapes they must have."""
-        for table, shape in zip(tables, self.table_shapes, strict=True):
-            require_shape(table, f"table_{shape[1]}", shape)
-        for projection, needed in zip(projections, self.projection_shapes, strict=True):
-            require_shape(projection, f"projection_{needed[1]}", needed)
-        # A table of full width has no projection: its address stays null.
-        lifted = [0] * self.lead + [projection.data_ptr() for projection in projections]
+    def __init__(self, blocks: Tensor, features: Tensor, base_dim: int) -> None:
+        self.features, self.base_dim = features.numpy(), base_dim
+        for name, column in zip(BLOCK_COLUMNS, blocks.numpy().T, strict=True):
+            setattr(self, name, column)
+        if not self._is_whole():
+            raise ValueError(
+                "the layout of blocks and features contradicts itself: export the layer again"
+            )
+        ordered = self.features[self.features[:, 3] >= 0]
+        self.order_length = int((ordered[:, 3] + ordered[:, 0]).max(initial=0))
+        self.unordered = self.features.copy()
+        self.unordered[:, 3] = 0
+        self._find_shapes()
+
+    def _find_shapes(self) -> None:
+        """Find the shapes of all tensors, and the structs of lookup.h with offsets for addresses."""
+        lifted, coded = self.lift_row >= 0, self.bits < 32
+        lengths, widths = np.zeros((2, int(self.number.max()) + 1), np.int64)
+        widths[self.number] = self.width
+        self.widths: list[int] = widths.tolist()
+        self.table_bits = np.full(len(widths), 32)
+        self.table_bits[self.number] = self.bits
+        # In rows, or of codes in bytes.
+        ends = np.where(coded, self.first_row + self.rows * self.width, self.first_row + self.rows)
+        np.maximum.at(lengths, self.number, np.where(coded, (ends * self.bits + 7) // 8, ends))
+        self.lengths: list[int] = lengths.tolist()
+        self.lift_rows = int((self.lift_row + self.width)[lifted].max(initial=0))
+        self.lifts_all = int(self.width[lifted].sum()) == self.lift_rows
+        row_bytes = np.where(coded, 0, 4 * self.first_row * self.width)
+        lift_bytes = np.where(lifted, 4 * self.lift_row * self.base_dim, 0)
+        code_bytes = np.where(coded, self.first_row * self.bits // 8, 0)
+        scale_bytes = np.where(coded, 2 * self.first_scale, 0)
+        places = (row_bytes, lift_bytes, code_bytes, scale_bytes, np.where(coded, self.bits, 0))
+        self.block_structs = np.stack([self.start, self.end, self.rows, self.width, *places], axis=1)
+
+    def placed_blocks(
+        self, tables: Sequence[Tensor], scales: Sequence[Tensor | None], lift: Tensor | None
+    ) -> np.ndarray:
+        """The structs of the blocks, of tensors that have the shapes they must have."""
+        at = np.zeros((len(tables), 4), np.int64)
+        for number, (table, own_scales) in enumerate(zip(tables, scales, strict=True)):
+            length, width, bits = self.lengths[number], self.widths[number], self.table_bits[number]
+            if own_scales is None:
+                require_shape(table, f"table_{width}", (length, width))
+                at[number, 0] = table.data_ptr()
+            else:
+                require_shape(table, f"codes_int{bits}_{width}", (length,), CODE_TYPES[int(bits)])
+                self._require_scales(own_scales, number)
+                at[number, 2:] = table.data_ptr(), own_scales.data_ptr()
         structs = self.block_structs.copy()
-        structs[:, 4:6] += np.array([[table.data_ptr() for table in tables], lifted]).T[self.number]
+        structs[:, 4:8] += at[self.number]
+        if self.lift_rows:
+            assert lift is not None
+            require_lift(lift, self)
+            structs[:, 5] += np.where(self.lift_row >= 0, lift.data_ptr(), 0)
         return structs
 
+    def _require_scales(self, scales: Tensor, number: int) -> None:
+        """Refuse scales that are fewer than the codes of a table need."""
+        mine = self.number == number
+        values = (self.rows * self.width)[mine]
+        group = GROUPS[int(self.table_bits[number])]
+        needed = int((self.first_scale[mine] + (values + group - 1) // group).max())
+        require_shape(scales, f"scales of width {self.widths[number]}", (needed,), torch.float16)
+
     def _is_whole(self) -> bool:
-        rows, first_block, num_blocks, order = self.features.T
-        feature, starts, ends, width, number, first_row, slot, stored = self.blocks.T
-        if not (len(rows) and len(starts) and (num_blocks >= 1).all()):
+        num_rows, first_block, num_blocks, order = self.features.T
+        starts, ends, width, number = self.start, self.end, self.width, self.number
+        if not (len(num_rows) and len(starts) and (num_blocks >= 1).all()):
             return False
         if num_blocks.sum() != len(starts) or (first_block != np.cumsum(num_blocks) - num_blocks).any():
             return False
         follows = np.ones(len(starts), bool)  # whether a block begins where the one before it ends
         follows[1:] = starts[1:] == ends[:-1]
         follows[first_block] = starts[first_block] == 0
+        least = min(width.min() - 1, number.min(), self.first_row.min(), self.first_scale.min())
+        kinds = set(zip(number.tolist(), width.tolist(), self.bits.tolist(), strict=True))
         return bool(
             follows.all()
-            and (feature == np.repeat(np.arange(len(rows)), num_blocks)).all()
-            and (ends[first_block + num_blocks - 1] == rows).all()
+            and (self.feature == np.repeat(np.arange(len(num_rows)), num_blocks)).all()
+            and (ends[first_block + num_blocks - 1] == num_rows).all()
             and (starts < ends).all()
-            and ((stored == ends - starts) | (stored == 1)).all()
+            and ((self.rows == ends - starts) | ((self.rows == 1) & (self.bits == 32))).all()
             and (order >= -1).all()
-            and min(width.min() - 1, number.min(), first_row.min(), slot.min()) >= 0
-            and len(set(zip(number.tolist(), width.tolist(), strict=True))) == number.max() + 1
+            and least >= 0
+            and len(kinds) == number.max() + 1
+            and np.isin(self.bits, (32, *CODE_TYPES)).all()
+            and (width <= self.base_dim).all()
+            and ((self.lift_row >= 0) == (width < self.base_dim)).all()
         )
 
 
-def _contradiction() -> ValueError:
-    return ValueError("the layout of blocks and features contradicts itself: export the layer again")
+CODE_TYPES = {8: torch.int8, 4: torch.uint8}  # of codes: see mixdim.storages.codes
+GROUPS = {8: 64, 4: 32}  # how many codes share a scale
 
 
 class LayerArguments(NamedTuple):
-    """What the kernels are told about a layer; all but the last two also to the operator in a graph."""
+    """What the kernels are told about a layer; all but the last four also to the operator in a graph."""
 
-    tables: list[Tensor]  # widest first: (rows, width)
-    projections: list[Tensor]  # of the tables that need one: (blocks, width, base_dim)
+    tables: list[Tensor]  # by number: (rows, width), or codes
+    lift: Tensor | None  # (rows, base_dim)
     rank_of_id: Tensor | None
     blocks: Tensor  # see BLOCK_COLUMNS
     features: Tensor  # see FEATURE_COLUMNS
@@ -115,7 +153,9 @@ class LayerArguments(NamedTuple):
     padding_id: int | None
     names: str
     sparse: bool  # whether tables get row-sparse gradients; in a graph they are always dense
-    layout: Layout  # of the blocks and features
+    layout: KernelLayout  # of the blocks and features
+    scales: list[Tensor | None]  # by number; None of tables that are no codes
+    has_codes: bool
 
 
 class Lookup(NamedTuple):
@@ -129,50 +169,41 @@ class Lookup(NamedTuple):
     def changeable(self) -> list[Tensor | None]:
         """What somebody may change before the backward pass: autograd holds it, and notices."""
         layer = self.layer
-        inputs = (self.ids, self.offsets, self.row_weights, layer.rank_of_id)
-        return [*inputs, *layer.tables, *layer.projections]
+        return [
+            *(self.ids, self.offsets, self.row_weights, layer.rank_of_id, layer.lift),
+            *layer.tables,
+        ]
 
     def unchangeable(self) -> LayerArguments:
         """The rest."""
-        return self.layer._replace(tables=[], projections=[], rank_of_id=None)
+        return self.layer._replace(tables=[], lift=None, rank_of_id=None)
 
     @classmethod
     def of_kept(cls, layer: LayerArguments, kept: Sequence[Any]) -> Lookup:
         """Put both together again."""
-        ids, offsets, row_weights, rank_of_id, *weights = kept
-        num_tables = len(layer.layout.table_shapes)
-        tables, projections = weights[:num_tables], weights[num_tables:]
-        whole = layer._replace(tables=tables, projections=projections, rank_of_id=rank_of_id)
+        ids, offsets, row_weights, rank_of_id, lift, *tables = kept
+        whole = layer._replace(tables=tables, lift=lift, rank_of_id=rank_of_id)
         return cls(ids, offsets, row_weights, whole)
 
-
-class LayerOptions(NamedTuple):
-    """What a lookup must know about a layer, whatever its blocks hold."""
-
-    rank_of_id: Tensor | None
-    base_dim: int
-    padding_id: int | None
-    names: str
+    @property
+    def parameters(self) -> tuple[Tensor | None, ...]:
+        """What may be trained: the lift, then the tables."""
+        return (self.layer.lift, *self.layer.tables)
 
 
-class LookupStructs:
+class LayerStructs:
     """The structs of lookup.h for the blocks of a layer and ids; keeps alive what they point to."""
 
-    def __init__(
-        self,
-        asked: tuple[Tensor, Tensor | None, Tensor | None],  # ids, offsets, row_weights: see Lookup
-        layer: LayerOptions,
-        features: FeatureLayout,
-        block_structs: np.ndarray,
-    ) -> None:
-        ids, self.offsets, row_weights = asked
-        self.options, self.features, self.block_structs = layer, features, block_structs
+    def __init__(self, lookup: Lookup) -> None:
+        ids, self.offsets, row_weights, layer = lookup
+        self.arguments, self.layout = layer, layer.layout
+        self.block_structs = self.layout.placed_blocks(layer.tables, layer.scales, layer.lift)
         self._check_order()
         self._count_ids(ids, row_weights)
-        self.feature_structs = features.unordered
+        self.feature_structs = self.layout.unordered
         if layer.rank_of_id is not None:
-            order = features.features[:, 3]
-            self.feature_structs = features.features.copy()
+            order = self.layout.features[:, 3]
+            self.feature_structs = self.layout.features.copy()
             self.feature_structs[:, 3] = np.where(order >= 0, layer.rank_of_id.data_ptr() + 4 * order, 0)
         padding = (layer.padding_id or 0, layer.padding_id is not None)
         at = (address(self.feature_structs), address(self.block_structs))
@@ -196,7 +227,7 @@ class LookupStructs:
 
     def check_ids(self) -> None:
         """Say which id is out of range, if one is, in the words of the plain path."""
-        layer, ids, rows = self.options, self.kept[0], torch.from_numpy(self.features.features[:, 0])
+        layer, ids, rows = self.arguments, self.kept[0], torch.from_numpy(self.layout.features[:, 0])
         assert ids is not None
         features = torch.arange(len(rows))
         if self.offsets is not None:
@@ -205,14 +236,14 @@ class LookupStructs:
 
     def _check_order(self) -> None:
         """Refuse an order of another length than the layer was made with."""
-        rank_of_id, needed = self.options.rank_of_id, self.features.order_length
+        rank_of_id, needed = self.arguments.rank_of_id, self.layout.order_length
         held = 0 if rank_of_id is None else len(rank_of_id)
         if held < needed:
             raise RuntimeError(f"rank_of_id has {held} entries where this layer needs {needed}")
 
     def _count_ids(self, ids: Tensor, row_weights: Tensor | None) -> None:
         """Find how many ids there are; the shapes were checked where a user calls."""
-        num_features = len(self.features.features)
+        num_features = len(self.layout.features)
         self.num_values, self.batch = ids.numel(), len(ids)
         if self.offsets is None:
             assert ids.shape == (self.batch, num_features)
@@ -223,17 +254,6 @@ class LookupStructs:
         if row_weights is not None:
             assert row_weights.dtype == torch.float32
             assert row_weights.shape == ids.shape
-
-
-class LayerStructs(LookupStructs):
-    """The same for narrow blocks: all that the kernels serve."""
-
-    def __init__(self, lookup: Lookup) -> None:
-        layer = lookup.layer
-        self.arguments, self.layout = layer, layer.layout
-        options = LayerOptions(layer.rank_of_id, layer.base_dim, layer.padding_id, layer.names)
-        blocks = self.layout.placed_blocks(layer.tables, layer.projections)
-        super().__init__(lookup[:3], options, self.layout, blocks)
 
 
 def damaged_order() -> IndexError:
@@ -263,3 +283,14 @@ def require_shape(
         )
     assert tensor.dtype is dtype
     assert tensor.is_contiguous()
+
+
+def require_lift(lift: Tensor, layout: KernelLayout) -> None:
+    """Refuse a lift that has fewer rows than the blocks read of it; others may be other storages'."""
+    if len(lift) < layout.lift_rows or lift.shape[1:] != (layout.base_dim,):
+        raise RuntimeError(
+            f"lift has shape {tuple(lift.shape)} where at least {layout.lift_rows} rows of "
+            f"{layout.base_dim} are needed: was its data replaced?"
+        )
+    assert lift.dtype is torch.float32
+    assert lift.is_contiguous()

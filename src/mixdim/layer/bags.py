@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from mixdim.layer.ids import require_integers
+from mixdim.kernels.ids import check_offsets, require_integers
 
 Pooling = Literal["sum", "mean", "max", "product", "concat"]
 
@@ -71,21 +71,6 @@ def check_bags(values: Tensor, offsets: Tensor, weights: Tensor | None, num_feat
                 f"weights must have one entry for each of {len(values)} values, "
                 f"got shape {tuple(weights.shape)}"
             )
-
-
-def check_offsets(offsets: Tensor, num_values: int, *, one_length: bool = False) -> None:
-    """Refuse offsets that do not rise from 0 to the number of values, or not by the same each time."""
-    lengths = offsets.diff()
-    if int(offsets[0]) != 0 or int(offsets[-1]) != num_values or bool((lengths < 0).any()):
-        raise ValueError(
-            f"offsets must rise from 0 to the number of values {num_values} and never fall, "
-            f"got {int(offsets[0])} to {int(offsets[-1])}"
-        )
-    if one_length and len(lengths) and int(lengths.min()) != int(lengths.max()):
-        raise ValueError(
-            "pooling='concat' needs the same number of ids in every bag, "
-            f"got bags of {int(lengths.min())} to {int(lengths.max())} ids"
-        )
 
 
 @torch.library.custom_op("mixdim::checked_offsets", mutates_args=())

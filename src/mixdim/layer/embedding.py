@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mixdim.kernels.backend import LookupInteractCall, dispatch
 from mixdim.kernels.forms import Form, form_of
-from mixdim.kernels.interaction import lookup_interaction
-from mixdim.kernels.split import KeptWeights, split_interaction
+from mixdim.kernels.ids import require_integers
+from mixdim.kernels.split import KeptWeights
 from mixdim.kernels.structs import Lookup
-from mixdim.layer.ids import require_integers
-from mixdim.layer.interaction import check_interaction_shapes, dot_interaction, kernels_take
+from mixdim.layer.idmap import IdMap
+from mixdim.layer.interaction import check_interaction_shapes, dot_interaction
+from mixdim.layer.kernel_view import KernelView
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.paths import look_up, look_up_bags
 from mixdim.planning.plan import Plan
@@ -34,7 +37,7 @@ class FeatureEmbeddings(MixedTables):
     torch.Size([2, 3, 16])
     >>> layer(torch.tensor([[1000, 0, 0]]))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    mixdim.layer.ids.IdOutOfRangeError: id 1000 of feature '0' is out of range: ...rows, ...
+    mixdim.kernels.ids.IdOutOfRangeError: id 1000 of feature '0' is out of range: ...rows, ...
     """
 
     _is_unchanging = False
@@ -65,16 +68,26 @@ class FeatureEmbeddings(MixedTables):
         require_integers(ids, "ids")
         self._check_shape(ids)
         check_interaction_shapes(dense.shape, (*ids.shape, self.base_dim))
-        if torch.compiler.is_compiling() or not (self.takes_kernels(ids) and kernels_take(dense)):
-            return dot_interaction(dense, look_up(self, ids))
-        if self.interaction_form(len(ids)) == "fused":
-            return lookup_interaction(dense, ids, self.kernel_arguments())
-        form, asked = self.kernel_part.split_form, Lookup(ids, None, None, self.kernel_arguments())
-        if self._is_unchanging and not torch.is_grad_enabled():
-            if self._kept_weights is None or not self._kept_weights.is_of(asked.layer):
-                self._kept_weights = KeptWeights(asked.layer, form)
-            return split_interaction(dense, asked, form, self._kept_weights)
-        return split_interaction(dense, asked, form)
+        view = self.training_view
+        if view is not None and view.is_whole:
+            call = LookupInteractCall(
+                dense,
+                partial(self.kernel_lookup, view, ids),
+                lambda: view.split_form if self.interaction_form(len(ids)) == "split" else None,
+                partial(self._kept, view),
+            )
+            found = dispatch("lookup_interact", call)
+            if found is not None:
+                return found
+        return dot_interaction(dense, look_up(self, ids))
+
+    def _kept(self, view: KernelView, asked: Lookup) -> KeptWeights | None:
+        """What follows from weights alone, while these do not change."""
+        if not self._is_unchanging or torch.is_grad_enabled():
+            return None
+        if self._kept_weights is None or not self._kept_weights.is_of(asked.layer):
+            self._kept_weights = KeptWeights(asked.layer, view.split_form)
+        return self._kept_weights
 
     def interaction_form(self, batch_size: int) -> Form:
         """How the kernels of `interact` take a batch of this size: "fused" or "split".
@@ -82,7 +95,8 @@ class FeatureEmbeddings(MixedTables):
         Both are exact; rounding differs. The choice follows from the plan and the batch size alone. The
         environment variable MIXDIM_INTERACTION forces one of them.
         """
-        return form_of(self.kernel_part.split_form, batch_size)
+        view = self.training_view
+        return "fused" if view is None else form_of(view.split_form, batch_size)
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:
@@ -115,7 +129,7 @@ class FeatureEmbeddings(MixedTables):
 class MixedDimEmbedding(MixedTables):
     """One table of mixed dimensions, in the place of an `nn.Embedding`.
 
-    Takes the options of `MixedTables`; `order` may be the permutation itself.
+    Takes the options of `MixedTables`; `ids` may be the permutation itself.
 
     >>> import mixdim
     >>> counts = {"item": [9, 5, 4, 1, 1, 1]}
@@ -125,16 +139,16 @@ class MixedDimEmbedding(MixedTables):
     torch.Size([2, 3, 4])
     """
 
-    def __init__(self, plan: Plan, *, order: Any = None, **options: Any) -> None:
+    def __init__(self, plan: Plan, *, ids: Any = None, **options: Any) -> None:
         if isinstance(plan, Plan) and plan.num_features != 1:
             names = ", ".join(plan)
             raise ValueError(
                 f"MixedDimEmbedding takes the plan of one feature, got {plan.num_features} ({names}): "
                 f"pass plan[{next(iter(plan))!r}]"
             )
-        if order is not None and not isinstance(order, Mapping):
-            order = {next(iter(plan)): order}
-        super().__init__(plan, order=order, **options)
+        if ids is not None and not isinstance(ids, IdMap | Mapping):
+            ids = {next(iter(plan)): ids}
+        super().__init__(plan, ids=ids, **options)
 
     @property
     def num_embeddings(self) -> int:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mixdim import kernels
-from mixdim.kernels.interaction import dot_interaction as kernel_interaction
+from mixdim.kernels.backend import InteractCall, dispatch
 
 
 def dot_interaction(dense: Tensor, vectors: Tensor) -> Tensor:
@@ -23,8 +22,9 @@ def dot_interaction(dense: Tensor, vectors: Tensor) -> Tensor:
     [[1.0, 2.0, 11.0, 17.0, 39.0]]
     """
     check_interaction_shapes(dense.shape, vectors.shape)
-    if kernels_take(dense, vectors):
-        return kernel_interaction(dense, vectors)
+    found = dispatch("interact", InteractCall(dense, vectors))
+    if found is not None:
+        return found
     slots = torch.cat([dense[:, None], vectors], dim=1)  # (B, F + 1, D)
     rows, columns = torch.tril_indices(slots.shape[1], slots.shape[1], offset=-1, device=dense.device)
     return torch.cat([dense, (slots @ slots.transpose(1, 2))[:, rows, columns]], dim=1)
@@ -37,10 +37,3 @@ def check_interaction_shapes(dense: Sequence[int], vectors: Sequence[int]) -> No
             "dense must have shape (batch, base_dim) and vectors (batch, features, base_dim), "
             f"got {tuple(dense)} and {tuple(vectors)}"
         )
-
-
-def kernels_take(*tensors: Tensor) -> bool:
-    """Whether the kernels can work with these tensors, and may: not in a graph that leaves mixdim."""
-    if kernels.exporting():
-        return False
-    return kernels.available() and all(t.dtype is torch.float32 and t.is_cpu for t in tensors)

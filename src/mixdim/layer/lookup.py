@@ -14,39 +14,38 @@ import torch
 from torch import Tensor
 
 from mixdim.layer.bags import Bags
-from mixdim.layer.indices import Indices
-from mixdim.layer.packing import PackedBlock, Packing
+from mixdim.layer.layout import Indices, LaidBlock, Layout
 from mixdim.storages.table import Table
 
 
 class Tables(NamedTuple):
     """What a lookup reads: where blocks are, and the tables of all groups or of those to look up."""
 
-    packing: Packing
+    layout: Layout
     indices: Indices
     of_group: dict[str, Table]  # rows of other groups give zeros
     sparse: bool  # whether tables get row-sparse gradients
     padded: bool  # whether a row may be -1
 
-    def of_block(self, block: PackedBlock) -> Table:
+    def of_block(self, block: LaidBlock) -> Table:
         """The table of a block's group."""
         return self.of_group[block.storage.group]
 
-    def whole(self) -> Iterable[tuple[Table, str, list[PackedBlock]]]:
+    def whole(self) -> Iterable[tuple[Table, str, list[LaidBlock]]]:
         """Each table with its group and the blocks in it that are whole features."""
-        for group, blocks in self.packing.whole.items():
+        for group, blocks in self.layout.whole.items():
             if group in self.of_group:
                 yield self.of_group[group], group, blocks
 
-    def bands(self) -> Iterable[tuple[int, list[PackedBlock]]]:
+    def bands(self) -> Iterable[tuple[int, list[LaidBlock]]]:
         """The features that are cut into bands, each with the blocks to look up."""
-        for feature, blocks in self.packing.bands.items():
+        for feature, blocks in self.layout.bands.items():
             if asked := [block for block in blocks if block.storage.group in self.of_group]:
                 yield feature, asked
 
     def stack(self, planes: dict[int, Tensor]) -> Tensor:
         """Put the features side by side: (B, base_dim) each -> (B, F, base_dim)."""
-        num_features = len(self.packing.of_feature)
+        num_features = len(self.layout.of_feature)
         if num_features == 1:
             return planes[0].unsqueeze(1)
         zeros = torch.zeros_like(next(iter(planes.values())))
@@ -74,7 +73,7 @@ def lookup(tables: Tables, rows: Tensor) -> Tensor:
     return tables.stack(planes)
 
 
-def lookup_each(tables: Tables, rows: Tensor, blocks: Iterable[PackedBlock]) -> Tensor:
+def lookup_each(tables: Tables, rows: Tensor, blocks: Iterable[LaidBlock]) -> Tensor:
     """Look up rows that lie in any of `blocks`, one block after the other: (V,) -> (V, base_dim).
 
     A row outside of them all (-1) gives zeros.
@@ -108,7 +107,7 @@ def lookup_sum(tables: Tables, bags: Bags) -> Tensor:
     return tables.stack(planes)
 
 
-def _sum_band(tables: Tables, block: PackedBlock, bags: Bags) -> Tensor:
+def _sum_band(tables: Tables, block: LaidBlock, bags: Bags) -> Tensor:
     """What the rows of one band add to the bags of its feature: (B, base_dim)."""
     here = bags.where((bags.values >= block.start) & (bags.values < block.end))
     table, in_block = tables.of_block(block), here.values - block.start

@@ -1,29 +1,27 @@
 """The parameters of a plan and what looks them up: what both faces of the layer share.
 
-The layer holds all tensors, under names that never change; routing and tables say what they mean.
+The layer holds all tensors, under names that never change; its layout and tables say what they mean.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from mixdim.kernels.structs import LayerArguments
+from mixdim.kernels.structs import LayerArguments, Lookup
 from mixdim.layer.bags import Pooling, check_pooling
 from mixdim.layer.data_parallel import refuse_plain_data_parallel
 from mixdim.layer.given import as_array, finite_numbers, fitting
-from mixdim.layer.indices import Indices
-from mixdim.layer.kernel_part import KernelPart
+from mixdim.layer.idmap import IdMap, KernelIds
+from mixdim.layer.kernel_view import KernelView, kernel_views
+from mixdim.layer.layout import LIFT, Indices, Layout
 from mixdim.layer.lookup import Tables
-from mixdim.layer.packing import pack
-from mixdim.layer.paths import takes_kernels
-from mixdim.layer.rounded_part import RoundedPart
-from mixdim.layer.routing import Routing
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init, check_init
 
@@ -31,23 +29,25 @@ from mixdim.storages.init import Init, check_init
 class MixedTables(nn.Module):
     """The parameters of all blocks of a plan: what both faces of the layer share.
 
-    Blocks of one storage and width share their parameters: `table_4` is (rows, 4) and `projection_4` is
-    (blocks, 4, base_dim); there is no projection at full width. Of hashed blocks they are
-    `table_hashed2_4` and `projection_hashed2_4`, with the number of hashes.
+    Blocks of one storage and width share a table: `table_4` is (rows, 4), that of hashed blocks with two
+    hashes `table_hashed2_4`. All projections are rows of one tensor, `lift` (rows, base_dim); there is
+    none at full width.
 
     - `sparse`: tables get row-sparse gradients (projections always get dense ones).
     - `pooling`: what becomes of a bag: "sum", "mean", "max", "product" or "concat".
     - `init`, `generator`: how weights are drawn, "xavier", "he_fan_in" or "he_fan_out", and from what.
     - `padding_id`: an id that stands for no id: it gives zeros, takes no gradient and does not count
       in a bag. It may lie outside the rows, such as -1.
-    - `order`: for features with bands whose ids are not in descending order of popularity, their ids
-      from popular to rare. If not given, `plan.orders`; `{}` says that ids are ranks of popularity
-      already. It is saved with the state.
+    - `ids`: an `IdMap`; or for features with bands whose ids are not in descending order of popularity,
+      their ids from popular to rare. If not given, `plan.orders`; `{}` says that ids are ranks of
+      popularity already. It is saved with the state.
     - `check_ids`: whether an id out of range raises an IndexError. Only switch it off for ids that
       have been checked already, for instance to export a graph of nothing but PyTorch's operators.
     """
 
-    rank_of_id: Tensor | None
+    ids: IdMap
+    layout: Layout
+    lift: Tensor
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class MixedTables(nn.Module):
         init: Init = "xavier",
         generator: torch.Generator | None = None,
         padding_id: int | None = None,
-        order: Mapping[str, Any] | None = None,
+        ids: IdMap | Mapping[str, Any] | None = None,
         check_ids: bool = True,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -70,46 +70,44 @@ class MixedTables(nn.Module):
         check_init(init)
         self.sparse, self.pooling, self.init = sparse, pooling, init
 
-        self.plan, self.packing = plan, pack(plan)
-        self.routing = Routing(plan, self.packing, padding_id=padding_id, check_ids=check_ids)
-        self._hold_parameters(dtype, device)
-        self._hold_order(order)
-        self.kernel_part = KernelPart(self.packing, self.routing.order_starts)
-        self._kernel_tensors = {
-            name: [f"{name}_{g}" for g in self.kernel_part.groups if name in self._tensor_names[g]]
-            for name in ("table", "projection")
-        }
+        self.plan, self.layout = plan, Layout.of(plan)
+        self._hold_tensors(dtype, device)
+        self._hold_ids(ids)
+        self.ids.set_padding(padding_id)
+        self.ids.check_ids = check_ids
+        self._indices: Indices | None = None
+        # What kernels see without gradients, and with them.
+        self.serving_view, self.training_view = kernel_views(self.layout, self.ids.order_starts)
         self._describe_rows()
         self.reset_parameters(generator)
 
-    def _hold_parameters(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-        """Make room for the tensors of all tables: first the tables', then the projections."""
-        self._tensor_names: dict[str, list[str]] = {group: [] for group in self.packing.groups}
+    def _hold_tensors(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+        """Make room for the tensors of all tables, and for the lift."""
         self._of_fixed_type: list[str] = []
-        wanted = [
-            (name, group, held)
-            for group, blocks in self.packing.groups.items()
-            for name, held in blocks[0].storage.table_type.holds(blocks, self.base_dim).items()
-        ]
-        for name, group, held in sorted(wanted, key=lambda entry: entry[0] != "table"):
-            own_type = None if held.dtype is None else getattr(torch, held.dtype)
-            tensor = torch.empty(held.shape, dtype=own_type or dtype, device=device)
-            if held.is_trained:
-                self.register_parameter(f"{name}_{group}", nn.Parameter(tensor))
+        for name, spec in self.layout.tensors.items():
+            own_type = None if spec.dtype is None else getattr(torch, spec.dtype)
+            tensor = torch.empty(spec.shape, dtype=own_type or dtype, device=device)
+            if spec.is_trained:
+                self.register_parameter(name, nn.Parameter(tensor))
             else:
-                self.register_buffer(f"{name}_{group}", tensor)
-            self._tensor_names[group].append(name)
-            if held.dtype is not None:
-                self._of_fixed_type.append(f"{name}_{group}")
+                self.register_buffer(name, tensor)
+            if own_type is not None:
+                self._of_fixed_type.append(name)
 
-    def _hold_order(self, order: Mapping[str, Any] | None) -> None:
-        """Hold the ranks of ids; with another order than the plan's, it is that of this layer's plan."""
-        ranks = self.routing.ranks_to_hold(self.plan.orders if order is None else order)
-        if order is not None:
-            named = tuple((name, as_array(ids)) for name, ids in order.items())
+    def _hold_ids(self, ids: IdMap | Mapping[str, Any] | None) -> None:
+        """Hold the way from ids to rows; orders that are given are those of this layer's plan."""
+        rows = {feature.name: feature.rows for feature in self.plan.features}
+        if isinstance(ids, IdMap):
+            if ids.feature_rows != rows:
+                raise ValueError(f"ids must be of the plan's features {rows}, got {ids.feature_rows}")
+            self.ids = ids
+        else:
+            self.ids = IdMap.ordered(rows, self.plan.orders if ids is None else ids)
+        if isinstance(ids, Mapping):
+            named = tuple((name, as_array(order)) for name, order in ids.items())
             self.plan = replace(self.plan, named_orders=named)
-        self.register_buffer("rank_of_id", ranks)
-        self._place_order()
+        if self._device.type != "meta":
+            self.ids.to(self._device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch has no type for it
@@ -118,10 +116,10 @@ class MixedTables(nn.Module):
     def _describe_rows(self) -> None:
         """Let tables say whose a row is, for errors of an optimizer, and how large gradients can be."""
         names = tuple(self.plan)
-        for group, blocks in self.packing.groups.items():
+        for group, blocks in self.layout.groups.items():
             for name in blocks[0].storage.table_type.row_sparse:
                 table = getattr(self, f"{name}_{group}")
-                table.describe_row = partial(self.packing.describe_row, group, names=names)
+                table.describe_row = partial(self.layout.describe_row, group, names=names)
                 table.gradient_rows_per_id = blocks[0].storage.gradient_rows_per_id
 
     @property
@@ -137,16 +135,16 @@ class MixedTables(nn.Module):
     @property
     def padding_id(self) -> int | None:
         """The id that stands for no id."""
-        return self.routing.padding_id
+        return self.ids.padding_id
 
     @property
     def check_ids(self) -> bool:
         """Whether an id out of range raises an IndexError."""
-        return self.routing.check_ids
+        return self.ids.check_ids
 
     @check_ids.setter
     def check_ids(self, check: bool) -> None:
-        self.routing.check_ids = check
+        self.ids.check_ids = check
 
     @property
     def num_parameters(self) -> int:
@@ -160,7 +158,7 @@ class MixedTables(nn.Module):
             return []
         return [
             getattr(self, f"{name}_{group}")
-            for group, blocks in self.packing.groups.items()
+            for group, blocks in self.layout.groups.items()
             for name in blocks[0].storage.table_type.row_sparse
         ]
 
@@ -168,7 +166,7 @@ class MixedTables(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw all weights anew, uniformly, each block's table and projection by its own shape."""
         tables = self.tables()
-        for block in self.packing.blocks:
+        for block in self.layout.blocks:
             tables.of_block(block).draw(block, self.init, generator)
 
     @torch.no_grad()
@@ -179,7 +177,7 @@ class MixedTables(nn.Module):
         each row has its own. And `projections[i]`, (dim, base_dim), None for a block of full width.
         Nothing is copied unless all of it fits.
         """
-        own, blocks = self.tables(), self.packing.of_feature[self.routing.number_of(feature)]
+        own, blocks = self.tables(), self.layout.of_feature[self.ids.number_of(feature)]
         if not len(blocks) == len(tables) == len(projections):
             raise ValueError(
                 f"feature {feature!r} has {len(blocks)} blocks, got {len(tables)} tables and "
@@ -210,16 +208,16 @@ class MixedTables(nn.Module):
         much each matters: the sum of weight * squared distance is made small, block by block. Where rows
         are stored on their own (`mixdim.Rows`) it is the least possible: the weighted SVD.
         """
-        number, tables = self.routing.number_of(feature), self.tables()
+        number, tables = self.ids.number_of(feature), self.tables()
         rows = self.plan.features[number].rows
         matrix = finite_numbers(matrix, (rows, self.base_dim), f"matrix of feature {feature!r}")
         weights = torch.ones(rows) if row_weights is None else row_weights
         weights = finite_numbers(weights, (rows,), f"row_weights of feature {feature!r}")
         if bool((weights < 0).any()):
             raise ValueError(f"row_weights of feature {feature!r} must not be negative")
-        id_of_rank = self._ranks(torch.arange(rows, device=self._device), number).argsort()
+        id_of_rank = self._ranks(number).argsort()
         by_rank, weights = (values.to(self._device)[id_of_rank] for values in (matrix, weights))
-        blocks, start = self.packing.of_feature[number], 0
+        blocks, start = self.layout.of_feature[number], 0
         for block in blocks:
             if reason := tables.of_block(block).why_not_to_fit:
                 raise ValueError(f"feature {feature!r} cannot be fitted: {reason}")
@@ -244,6 +242,7 @@ class MixedTables(nn.Module):
         """
         layer = type(self)(
             self.plan.quantized(bits),
+            ids=copy.deepcopy(self.ids),
             sparse=self.sparse,
             pooling=self.pooling,
             init=self.init,
@@ -253,9 +252,8 @@ class MixedTables(nn.Module):
             device="meta",  # nothing is drawn there
         )
         layer.to_empty(device=self._device).train(self.training)
-        layer.rank_of_id = None if self.rank_of_id is None else self.rank_of_id.clone()
         mine, others = self.tables(), layer.tables()
-        for block, other in zip(self.packing.blocks, layer.packing.blocks, strict=True):
+        for block, other in zip(self.layout.blocks, layer.layout.blocks, strict=True):
             try:
                 others.of_block(other).fill(other, mine.of_block(block).parts(block))
             except ValueError as error:
@@ -271,83 +269,99 @@ class MixedTables(nn.Module):
         """
         if feature is None:
             return torch.cat([self.dense_weight(name) for name in self.plan])
-        number, tables = self.routing.number_of(feature), self.tables()
-        blocks = self.packing.of_feature[number]
+        number, tables = self.ids.number_of(feature), self.tables()
+        blocks = self.layout.of_feature[number]
         by_rank = torch.cat([tables.of_block(block).dense(block) for block in blocks])
         ids = torch.arange(len(by_rank), device=by_rank.device)
-        weight = by_rank[self._ranks(ids, number)]
+        weight = by_rank[self._ranks(number)]
         if self.padding_id is None:
             return weight
         return weight.masked_fill((ids == self.padding_id)[:, None], 0.0)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
     def extra_repr(self) -> str:
         """What `print(layer)` shows."""
-        widths = ", ".join(self.packing.groups)
+        widths = ", ".join(self.layout.groups)
         return (
             f"{self.num_features} features, {self.plan.num_rows:,} rows, "
             f"base_dim={self.base_dim}, widths {widths}, {self.num_parameters:,} parameters"
         )
 
-    def takes_kernels(self, ids: Tensor, row_weights: Tensor | None = None) -> bool:
-        """Whether the kernels can look all these ids up; if not, plain PyTorch does, or helps."""
-        return self.kernel_part.is_all and takes_kernels(self, ids, row_weights)
-
-    def kernel_arguments(self) -> LayerArguments:
-        """What the kernels are told about this layer: about its narrow blocks."""
+    def kernel_lookup(
+        self,
+        view: KernelView,
+        ids: Tensor,
+        offsets: Tensor | None = None,
+        row_weights: Tensor | None = None,
+    ) -> Lookup:
+        """Describe a lookup to the kernels: of ids, or of their own where they do not see all blocks."""
         if self.sparse:
             refuse_plain_data_parallel()
-        part = self.kernel_part
-        return LayerArguments(
-            tables=[getattr(self, name) for name in self._kernel_tensors["table"]],
-            projections=[getattr(self, name) for name in self._kernel_tensors["projection"]],
-            rank_of_id=self.rank_of_id if part.is_all else None,
-            blocks=part.block_layout,
-            features=part.feature_layout,
+        mapped = KernelIds(ids, -1, None)  # rows that the view has numbered
+        if view.is_whole:
+            mapped = self.ids.for_kernels(ids, lambda: self._features_of(ids, offsets))
+        tensors = [self._own_tensors(group) for group in view.groups]
+        layer = LayerArguments(
+            tables=[own.get("table", own.get("codes")) for own in tensors],  # type: ignore[misc]  # one of them
+            lift=getattr(self, LIFT, None),
+            rank_of_id=mapped.rank_of_id,
+            blocks=view.blocks,
+            features=view.features,
             base_dim=self.base_dim,
-            padding_id=self.padding_id if part.is_all else -1,
-            names=self.routing.names,
+            padding_id=mapped.padding_id,
+            names=self.ids.names,
             sparse=self.sparse,
-            layout=part.layout,
+            layout=view.layout,
+            scales=[own.get("scales") for own in tensors],
+            has_codes=view.has_codes,
         )
+        return Lookup(mapped.ids, offsets, row_weights, layer)
 
-    @cached_property
-    def rounded_part(self) -> RoundedPart:
-        """What one kernel reads of a layer with rounded blocks."""
-        return RoundedPart(self.packing, self.routing.order_starts)
+    def _features_of(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
+        """The feature of each id: (F,) for single ids (B, F), (V,) for those of bags."""
+        features = self.indices.features
+        if offsets is None:
+            return features
+        lengths, batch = offsets.diff(), max((len(offsets) - 1) // self.num_features, 1)
+        return features.repeat_interleave(batch).repeat_interleave(lengths, output_size=len(ids))
 
-    def projection_rows(self) -> Tensor:
+    def lift_rows(self) -> Tensor:
         """The projections of all blocks one below the other; the identity for a block of full width."""
-        tables = self.tables()
         eye = torch.eye(self.base_dim, device=self._device, dtype=self._first_table.dtype)
-        parts = (tables.of_block(block).parts(block) for block in self.packing.blocks)
-        return torch.cat([part.get("projection", eye) for part in parts])
+        widths = [(b.lift_row, b.storage.width(self.base_dim)) for b in self.layout.blocks]
+        return torch.cat([eye if at < 0 else self.lift[at : at + width] for at, width in widths])
 
-    def _ranks(self, ids: Tensor, feature: int) -> Tensor:
-        return self.routing.ranks(ids, self.indices.features[feature], self.rank_of_id)
+    def _ranks(self, feature: int) -> Tensor:
+        """The rank of every id of a feature, beside the tables."""
+        return self.ids.ranks_of(feature).to(self._device)
 
-    def tables(self, *, beside_kernels: bool = False) -> Tables:
+    def _own_tensors(self, group: str) -> dict[str, Tensor]:
+        return {name: getattr(self, f"{name}_{group}") for name in self.layout.own_tensors[group]}
+
+    def tables(self, *, beside: KernelView | None = None) -> Tables:
         """Collect what a lookup reads: all tables, or those that the kernels do not serve."""
         if self.sparse:
             refuse_plain_data_parallel()
-        left_out = self.kernel_part.groups if beside_kernels else ()
-        indices = self.indices
+        indices, lift = self.indices, self.layout.projections(getattr(self, LIFT, None))
+        projections = {group: {"projection": rows} for group, rows in lift.items()}
         of_group = {
             group: blocks[0].storage.table_type(
                 blocks=blocks,
                 base_dim=self.base_dim,
-                tensors={name: getattr(self, f"{name}_{group}") for name in self._tensor_names[group]},
+                tensors=self._own_tensors(group) | projections.get(group, {}),
                 numbers=indices.slot_numbers[group],
                 sparse=self.sparse,
             )
-            for group, blocks in self.packing.groups.items()
-            if group not in left_out
+            for group, blocks in self.layout.groups.items()
+            if beside is None or group not in beside.groups
         }
-        return Tables(self.packing, indices, of_group, self.sparse, self.padding_id is not None)
+        return Tables(self.layout, indices, of_group, self.sparse, self.padding_id is not None)
 
     @property
     def _first_table(self) -> Tensor:
-        group, names = next(iter(self._tensor_names.items()))
-        return getattr(self, f"{names[0]}_{group}")
+        return getattr(self, next(iter(self.layout.tensors)))
 
     @property
     def _device(self) -> torch.device:
@@ -356,24 +370,15 @@ class MixedTables(nn.Module):
     @property
     def indices(self) -> Indices:
         """What the plan says, beside the tables, wherever they have come to since the last time."""
-        return self.routing.indices(self._device)
-
-    def _place_order(self) -> None:
-        """Put the order beside the tables; where these have no memory yet, it stays as it is."""
-        if self.rank_of_id is not None and self._device.type != "meta":
-            self.rank_of_id = self.rank_of_id.to(self._device)
+        if self._indices is None or self._indices.features.device != self._device:
+            self._indices = self.layout.indices(self._device)
+        return self._indices
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        """Change weights as nn.Module does; the order, which no one can draw anew, only moves along.
-
-        So does what has a type of its own, whatever type weights get.
-        """
-        order, self.rank_of_id = self.rank_of_id, None
+        """Change weights as nn.Module does; what has a type of its own keeps it."""
         fixed = {name: getattr(self, name) for name in self._of_fixed_type}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch has no type for it
         for name, tensor in fixed.items():
             if getattr(self, name).dtype != tensor.dtype:
                 setattr(self, name, tensor.to(getattr(self, name).device))
-        self.rank_of_id = order
-        self._place_order()
         return self

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from mixdim.kernels.scores import dot_scores as kernel_scores
+from mixdim.kernels.backend import ScoresCall, dispatch
+from mixdim.kernels.ids import require_integers
 from mixdim.kernels.structs import Lookup
 from mixdim.layer.embedding import MixedDimEmbedding
-from mixdim.layer.ids import require_integers
 
 
 def dot_scores(users: nn.Module, user_ids: Tensor, items: nn.Module, item_ids: Tensor) -> Tensor:
@@ -31,25 +30,33 @@ def dot_scores(users: nn.Module, user_ids: Tensor, items: nn.Module, item_ids: T
             "user_ids and item_ids must have one dimension and one length, "
             f"got shapes {tuple(user_ids.shape)} and {tuple(item_ids.shape)}"
         )
-    if _takes_kernels(users, user_ids) and _takes_kernels(items, item_ids):
-        assert isinstance(users, MixedDimEmbedding)
-        assert isinstance(items, MixedDimEmbedding)
-        _require_one_width(users.base_dim, items.base_dim)
-        # Rows and columns of all blocks' projections; a block of full width stands for the identity.
-        # In float64: PyTorch adds up in an order that depends on the number of threads.
-        gram = (users.projection_rows().double() @ items.projection_rows().double().t()).float()
-        user_side = Lookup(user_ids[:, None], None, None, users.kernel_arguments())
-        item_side = Lookup(item_ids[:, None], None, None, items.kernel_arguments())
-        return kernel_scores(user_side, item_side, gram)
+    found = _by_kernels(users, user_ids, items, item_ids)
+    if found is not None:
+        return found
     user_vectors, item_vectors = users(user_ids), items(item_ids)
     _require_one_width(user_vectors.shape[-1], item_vectors.shape[-1])
     return (user_vectors * item_vectors).sum(-1)
 
 
-def _takes_kernels(table: nn.Module, ids: Tensor) -> bool:
-    if torch.compiler.is_compiling() or not isinstance(table, MixedDimEmbedding):
-        return False
-    return table.takes_kernels(ids)
+def _by_kernels(users: nn.Module, user_ids: Tensor, items: nn.Module, item_ids: Tensor) -> Tensor | None:
+    """The scores of two layers that the kernels know as wholes."""
+    if not isinstance(users, MixedDimEmbedding) or not isinstance(items, MixedDimEmbedding):
+        return None
+    user_view, item_view = users.training_view, items.training_view
+    if user_view is None or item_view is None or not (user_view.is_whole and item_view.is_whole):
+        return None
+
+    def gram() -> Tensor:
+        # Rows and columns of all blocks' projections; a block of full width stands for the identity. In
+        # float64: PyTorch adds up in an order that depends on the number of threads.
+        _require_one_width(users.base_dim, items.base_dim)
+        return (users.lift_rows().double() @ items.lift_rows().double().t()).float()
+
+    def ask() -> tuple[Lookup, Lookup]:
+        of_users = users.kernel_lookup(user_view, user_ids[:, None])
+        return of_users, items.kernel_lookup(item_view, item_ids[:, None])
+
+    return dispatch("scores", ScoresCall(ask, gram))
 
 
 def _require_one_width(of_users: int, of_items: int) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
-from mixdim import kernels
-from mixdim.kernels.mlp import LinearLayer, kernel_layers
+from mixdim.kernels.backend import MlpCall, dispatch
+from mixdim.kernels.mlp import LinearLayer
 
-# Below, packing weights and finding out what to do cost more than they save.
-LEAST_BATCH, LEAST_PRODUCTS = 512, 2**25
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -22,8 +18,9 @@ class Layers(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """Return what the modules return, one after the other: (batch, inputs) -> (batch, outputs)."""
         layers = _linear_layers(self)
-        if layers is not None and _kernels_take(input, layers):
-            return kernel_layers(input, layers)
+        found = None if layers is None else dispatch("mlp", MlpCall(input, layers))
+        if found is not None:
+            return found
         return super().forward(input)  # type: ignore[no-untyped-call]  # torch has no type for it
 
     def _get_name(self) -> str:
@@ -54,40 +51,3 @@ def _slope(activation: nn.Module) -> float | None:
     if type(activation) is nn.LeakyReLU and activation.negative_slope > 0:
         return activation.negative_slope
     return None
-
-
-def _kernels_take(x: Tensor, layers: Sequence[LinearLayer]) -> bool:
-    """Whether the kernels can compute these layers, and may, and it pays."""
-    if torch.compiler.is_compiling() or kernels.exporting() or not kernels.available():
-        return False
-    if x.dim() != 2 or len(x) < LEAST_BATCH or _something_else_is_computed():
-        return False
-    if len(x) * sum(layer.weight.numel() for layer in layers) < LEAST_PRODUCTS:
-        return False
-    width = x.shape[1]
-    for weight, bias, _ in layers:
-        if weight.shape[1] != width:
-            return False  # and plain PyTorch says what is wrong
-        width = weight.shape[0]
-        if not _is_simple(weight) or not (bias is None or _is_simple(bias)):
-            return False
-    return _is_simple(x, contiguous=False)
-
-
-def _is_simple(tensor: Tensor, *, contiguous: bool = True) -> bool:
-    return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and tensor.dtype is torch.float32
-        and tensor.is_cpu
-        and (not contiguous or tensor.is_contiguous())
-    )
-
-
-def _something_else_is_computed() -> bool:
-    """Whether PyTorch would round to fewer bits, call somebody, or differentiate in another way."""
-    return (
-        torch.is_autocast_enabled("cpu")
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or torch.nn.modules.module._has_any_global_hook()
-    )

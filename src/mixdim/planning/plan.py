@@ -18,6 +18,7 @@ from mixdim.planning.plan_file import load_document, save_document
 from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
 from mixdim.planning.table import plan_table
 from mixdim.storages import Cost, Rows, Storage
+from mixdim.storages.storage import FLOAT_BYTES
 
 # Copies of every parameter that an optimizer keeps beside it. Gradients come on top.
 OPTIMIZER_STATE = {None: 0, "sgd": 0, "adagrad": 1, "adam": 2, "amsgrad": 3}
@@ -104,8 +105,15 @@ class Plan:
         """What all blocks and the ranks of ids cost: all that is said of a plan's size is asked here."""
         costs = [block.storage.cost(block.size, self.base_dim) for block in self.blocks]
         table, projection, held, _ = (sum(part) for part in zip(*costs, strict=True))
+        if not self.is_trained:  # the lift is held too
+            projection, held = 0, held + FLOAT_BYTES * projection
         shared = sum(storage.shared_parameters for storage in self.sharing)
         return Cost(table, projection, held + self.id_map_bytes, shared)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether all of it is trained, and nothing made from what was trained."""
+        return all(block.storage.is_trained for block in self.blocks)
 
     @property
     def sharing(self) -> tuple[Storage, ...]:

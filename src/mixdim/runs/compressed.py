@@ -178,7 +178,7 @@ def _fitted(
     for layer in embedding_layers(model):
         for name in layer.plan:
             tables = small[name].tables()
-            parts = [tables.of_block(block).parts(block) for block in small[name].packing.blocks]
+            parts = [tables.of_block(block).parts(block) for block in small[name].layout.blocks]
             projections = [part.get("projection") for part in parts]
             layer.load_blocks(name, [part["table"] for part in parts], projections)
     return model

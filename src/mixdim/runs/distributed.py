@@ -19,7 +19,7 @@ from mixdim._util.locks import alone_at_work
 from mixdim.data import Dataset
 from mixdim.distributed.placement import bytes_by_rank
 from mixdim.distributed.tables import tables_of
-from mixdim.layer.packing import pack
+from mixdim.layer.layout import Layout
 from mixdim.models import DLRM
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
@@ -65,7 +65,9 @@ def train_distributed(
     leaves_out = config.first_order is None
     config, dataset = _effective(config, out, resume=resume)
     options, plan = config.training_options(), plan_of(config, dataset)
-    tables_of(pack(plan), list(plan))  # refuses storages that TorchRec has not, before there is a folder
+    tables_of(
+        Layout.of(plan), list(plan)
+    )  # refuses storages that TorchRec has not, before there is a folder
     if resume and (out / PLAN).is_file() and Plan.load(out / PLAN) != plan:
         raise ValueError(f"{out} was started with another plan, or other data, than there is now")
     if resume and (out / SUMMARY).is_file() and is_finished(summary := read_summary(out), config):

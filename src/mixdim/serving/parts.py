@@ -86,7 +86,7 @@ def _of_tables(tables: Sequence[Tensor]) -> Embedded:
 def _of_layer(layer: MixedTables) -> Embedded:
     tables, features, ranks = layer.tables(), layer.plan.features, {}
     all_parts: list[list[Part]] = []
-    for number, (feature, blocks) in enumerate(zip(features, layer.packing.of_feature, strict=True)):
+    for number, (feature, blocks) in enumerate(zip(features, layer.layout.of_feature, strict=True)):
         first = blocks[0].start
         whole = Part(number, 0, feature.rows, Rows(layer.base_dim), {})
         if _is_folded(feature.rows, [block.storage for block in blocks], layer.base_dim):
@@ -101,10 +101,10 @@ def _of_layer(layer: MixedTables) -> Embedded:
                 storage, held = Rows(layer.base_dim), {"table": table.dense(block)}
             parts.append(Part(number, block.start - first, block.size, storage, held, slot=block.slot))
         all_parts.append(list(_merged(parts, layer.base_dim)))
-        start = layer.routing.order_starts[number]
-        if start >= 0:
-            assert layer.rank_of_id is not None
-            ranks[number] = layer.rank_of_id[start : start + feature.rows]
+        if not layer.ids.is_identity(number):
+            ranks[number] = layer.ids.ranks_of(number).to(
+                torch.int32 if feature.rows < 2**31 else torch.int64
+            )
     return Embedded(
         list(layer.plan),
         [feature.rows for feature in features],

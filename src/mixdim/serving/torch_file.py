@@ -150,8 +150,8 @@ class TensorModel(nn.Module):
 
 def _vectors(layer: MixedTables, feature: int, ids: Tensor) -> Tensor:
     """The vectors of ids of one feature: (V,) -> (V, base_dim)."""
-    rows = layer.routing.rows(ids, layer.indices.features[feature], layer.rank_of_id)
-    return lookup_each(layer.tables(), rows, layer.packing.of_feature[feature])
+    rows = layer.ids(ids, layer.indices.features[feature])
+    return lookup_each(layer.tables(), rows, layer.layout.of_feature[feature])
 
 
 def _pooled(layer: MixedTables, feature: int, values: Tensor, offsets: Tensor, batch: int) -> Tensor:
@@ -160,7 +160,7 @@ def _pooled(layer: MixedTables, feature: int, values: Tensor, offsets: Tensor, b
         raise ValueError("bags to export need pooling sum, mean, max, product, got 'concat'")
     samples = torch.searchsorted(offsets, torch.arange(values.shape[0]), right=True) - 1
     bags = Bags(values, torch.zeros_like(values), samples, None, 1, batch)
-    bags = layer.routing.without_padding(bags)
+    bags = layer.ids.without_padding(bags)
     vectors = _vectors(layer, feature, bags.values)
     if layer.pooling == "max" or layer.pooling == "product":
         return reduce_bags(bags, vectors, layer.pooling).squeeze(1)

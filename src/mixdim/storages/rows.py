@@ -28,22 +28,29 @@ from mixdim.storages.codes import (
 from mixdim.storages.fitting import main_directions
 from mixdim.storages.init import Init
 from mixdim.storages.storage import FLOAT_BYTES, Cost, Storage, stored_cost
-from mixdim.storages.table import Slots, StoredBlock, Table, TensorSpec
+from mixdim.storages.table import KernelBlock, Slots, StoredBlock, Table, TensorSpec
 
 if TYPE_CHECKING:
     import torch
     import torch.nn.functional as F
     from torch import Tensor
 
-    from mixdim.kernels import rounded
+    from mixdim.kernels import backend
+    from mixdim.kernels import decode as decoding
 
-import_later(globals(), torch="torch", F="torch.nn.functional", rounded="mixdim.kernels.rounded")
+import_later(globals(), torch="torch", F="torch.nn.functional")
+import_later(globals(), backend="mixdim.kernels.backend", decoding="mixdim.kernels.decode")
 
 BITS = (32, *GROUP)
 
 
 class FloatRows(Table):
     """Rows of one width, one below the other; what the kernels know too."""
+
+    @staticmethod
+    def kernel_blocks(blocks: Sequence[StoredBlock]) -> list[KernelBlock]:
+        """Rows follow each other."""
+        return [KernelBlock(32, block.first_row) for block in blocks]
 
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Take rows as they are stored: -> (..., dim)."""
@@ -96,17 +103,18 @@ class CodedRows(Table):
 
     @staticmethod
     def holds(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, TensorSpec]:
-        """Codes and scales, and unless at full width a projection a block in float32."""
-        dim, bits = blocks[0].storage.dim, blocks[0].storage.bits
+        """Codes and scales."""
         *_, (codes, scales) = _starts(blocks)
-        specs = {
-            "codes": TensorSpec((codes,), CODES[bits], is_trained=False),
+        return {
+            "codes": TensorSpec((codes,), CODES[blocks[0].storage.bits], is_trained=False),
             "scales": TensorSpec((scales,), SCALES, is_trained=False),
         }
-        if dim < base_dim:
-            shape = (len(blocks), dim, base_dim)
-            specs["projection"] = TensorSpec(shape, "float32", is_trained=False)
-        return specs
+
+    @staticmethod
+    def kernel_blocks(blocks: Sequence[StoredBlock]) -> list[KernelBlock]:
+        """Codes follow each other."""
+        bits = blocks[0].storage.bits
+        return [KernelBlock(bits, code * 8 // bits, scale) for code, scale in _starts(blocks)[:-1]]
 
     @classmethod
     def all_slot_numbers(cls, blocks: Sequence[StoredBlock]) -> list[tuple[int, ...]]:
@@ -117,11 +125,12 @@ class CodedRows(Table):
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Multiply codes by their scales, in float32: -> (..., dim)."""
         dim = self.blocks[0].storage.dim
-        table = rounded.RoundedTable(
+        table = decoding.CodedTable(
             self.tensors["codes"], self.tensors["scales"], self.numbers, self.bits, dim
         )
-        if rounded.takes(table, rows):
-            return rounded.take(table, rows, slots)
+        found = backend.dispatch("decode", backend.DecodeCall(table, rows, slots))
+        if found is not None:
+            return found
         places = rows[..., None] * dim + torch.arange(dim, device=rows.device)  # in the block
         first_code, first_scale = (self.of_slots(slots, column)[..., None] for column in range(2))
         codes = values_at(self.tensors["codes"], self.bits, first_code + places)
@@ -174,10 +183,10 @@ class CodedRows(Table):
         """A block of the same size and width before it is quantized, alone in its table."""
         alone = [replace(block, storage=block.storage.trainable(), first_row=0, slot=0)]
         device = self.tensors["codes"].device
-        tensors = {
-            name: torch.empty(spec.shape, dtype=dtype, device=device)
-            for name, spec in FloatRows.holds(alone, self.base_dim).items()
-        }
+        dim = block.storage.dim
+        tensors = {"table": torch.empty(block.size, dim, dtype=dtype, device=device)}
+        if dim < self.base_dim:
+            tensors["projection"] = torch.empty(1, dim, self.base_dim, dtype=dtype, device=device)
         return FloatRows(alone, self.base_dim, tensors, self.numbers.new_zeros(1, 1), sparse=False)
 
 

@@ -37,6 +37,14 @@ class StoredBlock:
     slot: int
 
 
+class KernelBlock(NamedTuple):
+    """Where kernels find the rows of a block: its first row of the table, or first code and scale."""
+
+    bits: int
+    first: int
+    first_scale: int = 0
+
+
 class TensorSpec(NamedTuple):
     """A tensor that a layer holds for a table; without a type, of the type that the layer has."""
 
@@ -59,7 +67,8 @@ class Table(ABC):
 
     blocks: Sequence[StoredBlock]  # in the order of their slots
     base_dim: int
-    tensors: Mapping[str, Tensor]  # as `holds` names them
+    # As `holds` names them; and unless at full width "projection" (slots, width, base_dim), of the lift.
+    tensors: Mapping[str, Tensor]
     numbers: Tensor  # (slots, numbers of a slot), beside the tensors: see `slot_numbers`
     sparse: bool  # whether the tensors in `row_sparse` get row-sparse gradients
 
@@ -67,11 +76,15 @@ class Table(ABC):
 
     @staticmethod
     def holds(blocks: Sequence[StoredBlock], base_dim: int) -> dict[str, TensorSpec]:
-        """The tensors of a group: stored rows, and unless at full width a projection a block."""
+        """The tensors of a group, beside the lift, which a layer has for all groups: its stored rows."""
         dim = blocks[0].storage.width(base_dim)
         rows = sum(block.storage.stored_rows(block.size) for block in blocks)
-        lifted = {"projection": TensorSpec((len(blocks), dim, base_dim))} if dim < base_dim else {}
-        return {"table": TensorSpec((rows, dim)), **lifted}
+        return {"table": TensorSpec((rows, dim))}
+
+    @staticmethod
+    def kernel_blocks(blocks: Sequence[StoredBlock]) -> list[KernelBlock] | None:
+        """Where kernels find the rows of each block; None where only `take` knows."""
+        return None
 
     @staticmethod
     def slot_numbers(block: StoredBlock) -> tuple[int, ...]:
@@ -91,7 +104,7 @@ class Table(ABC):
         """Lift stored vectors to base_dim: (C, B, dim) or (V, dim) -> (..., base_dim)."""
         # A full-width block needs no lifting, so uniform dimensions cost nothing extra.
         projection = self.tensors.get("projection")
-        return vectors if projection is None else vectors @ projection[slots]
+        return vectors if projection is None else vectors @ projection[slots].to(vectors.dtype)
 
     def forward(self, rows: Tensor, slots: slice | int) -> Tensor:
         """Look rows up: (C, B) of C slots, or (V,) of one slot -> (..., base_dim)."""

@@ -1,4 +1,4 @@
-"""Rows of rounded tables, decoded by a kernel. Knows nothing about blocks or projections."""
+"""Rows that are held as codes, decoded by a kernel. Knows nothing about blocks or projections."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mixdim import kernels
 from mixdim.kernels.library import call, outside_of_graphs
 from mixdim.kernels.pool import empty
 
 
-class RoundedTable(NamedTuple):
+class CodedTable(NamedTuple):
     """Codes and scales of several blocks: see `mixdim.storages.codes`."""
 
     codes: Tensor  # int8, or uint8 with two of 4 bits each
@@ -22,19 +21,8 @@ class RoundedTable(NamedTuple):
     dim: int
 
 
-def takes(table: RoundedTable, rows: Tensor) -> bool:
-    """Whether the kernel can take these rows: not in a graph, nor elsewhere than in this memory."""
-    if not kernels.available() or torch.compiler.is_compiling() or kernels.exporting():
-        return False
-    tensors = (table.codes, table.scales, table.starts, rows)
-    if not all(type(tensor) is Tensor and tensor.is_cpu for tensor in tensors):
-        return False
-    kinds = (torch.float16, torch.int64, torch.int64)
-    return tuple(tensor.dtype for tensor in tensors[1:]) == kinds
-
-
 @outside_of_graphs
-def take(table: RoundedTable, rows: Tensor, slots: slice | Tensor | int) -> Tensor:
+def decode(table: CodedTable, rows: Tensor, slots: slice | Tensor | int) -> Tensor:
     """Decode rows of blocks: (C, B) of a slice of C, or (V,) of one or of one each -> (..., dim)."""
     codes, scales, starts = (tensor.contiguous() for tensor in table[:3])
     out = empty(*rows.shape, table.dim)
@@ -56,5 +44,5 @@ def take(table: RoundedTable, rows: Tensor, slots: slice | Tensor | int) -> Tens
     )
     bad = call("mixdim_take_rounded", *arguments)
     if bad != rows.numel():
-        raise IndexError(f"row {int(rows.flatten()[bad])} is not in the rounded table")
+        raise IndexError(f"row {int(rows.flatten()[bad])} is not in the table of codes")
     return out

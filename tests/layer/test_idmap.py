@@ -1,4 +1,4 @@
-"""From ids to rows: checks, bags, padding, order."""
+"""From ids to rows: checks, bags, padding, maps."""
 
 import pytest
 import torch
@@ -151,8 +151,8 @@ class TestOrder:
     def test_the_most_popular_ids_get_the_widest_blocks(self):
         plan = banded_plan()["item"]
         table = MixedDimEmbedding(plan)
-        ranked = MixedDimEmbedding(plan, order={})
-        ranked.load_state_dict({k: v for k, v in table.state_dict().items() if k != "rank_of_id"})
+        ranked = MixedDimEmbedding(plan, ids={})
+        ranked.load_state_dict({k: v for k, v in table.state_dict().items() if k != "ids.rank_of_id"})
         by_popularity = torch.from_numpy(plan.orders["item"]).long()
         assert torch.equal(table(by_popularity), ranked(torch.arange(10)))
         assert torch.equal(table.dense_weight()[by_popularity], ranked.dense_weight())
@@ -161,7 +161,7 @@ class TestOrder:
     @given(plans(), seeds)
     def test_the_order_of_the_plan_is_the_default(self, plan, seed):
         layer, told = (
-            FeatureEmbeddings(plan, order=order, generator=generator_of(seed))
+            FeatureEmbeddings(plan, ids=order, generator=generator_of(seed))
             for order in (None, plan.orders)
         )
         assert torch.equal(layer.dense_weight(), told.dense_weight())
@@ -174,7 +174,7 @@ class TestOrder:
 
     def test_some_features_may_have_an_order_and_padding_stays_padding(self):
         plan = banded_plan()
-        layer = FeatureEmbeddings(plan, order=plan.orders, padding_id=-1)
+        layer = FeatureEmbeddings(plan, ids=plan.orders, padding_id=-1)
         ids = torch.tensor([[2, 9, 89], [-1, -1, 0], [0, 0, -1]])
         expected = torch.stack(
             [
@@ -195,19 +195,19 @@ class TestOrder:
         assert layer.plan.nbytes() == sum(t.nbytes for t in (*layer.parameters(), *layer.buffers()))
         again = FeatureEmbeddings(layer.plan)
         again.load_state_dict(layer.state_dict())
-        assert FeatureEmbeddings(plan, order={}).plan.shuffled_orders == {}
-        reverse = FeatureEmbeddings(plan, order={"item": torch.arange(9, -1, -1)})
+        assert FeatureEmbeddings(plan, ids={}).plan.shuffled_orders == {}
+        reverse = FeatureEmbeddings(plan, ids={"item": torch.arange(9, -1, -1)})
         assert reverse.plan.orders["item"].tolist() == list(range(9, -1, -1))
 
     def test_an_order_that_changes_nothing_is_not_held(self):
         plan = mixdim.plan([3], counts=[[5, 4, 3]], bands=2, temperature=0.1, base_dim=4)
-        assert "rank_of_id" not in MixedDimEmbedding(plan, order=plan.orders["0"]).state_dict()
+        assert "ids.rank_of_id" not in MixedDimEmbedding(plan, ids=plan.orders["0"]).state_dict()
 
     def test_the_order_is_saved_with_the_state(self):
         plan = banded_plan()
         layer = FeatureEmbeddings(plan)
         with pytest.raises(RuntimeError, match="rank_of_id"):
-            FeatureEmbeddings(plan, order={}).load_state_dict(layer.state_dict())
+            FeatureEmbeddings(plan, ids={}).load_state_dict(layer.state_dict())
 
     @pytest.mark.parametrize(
         "order", [[0, 1], [0] * 10, [-1, *range(9)], [10, *range(9)], [list(range(10))]]
@@ -216,10 +216,10 @@ class TestOrder:
         with pytest.raises(
             ValueError, match="order of feature 'item' must list each of its ids 0 to 9 once"
         ):
-            MixedDimEmbedding(banded_plan()["item"], order=order)
+            MixedDimEmbedding(banded_plan()["item"], ids=order)
 
     def test_an_order_of_an_unknown_feature_is_refused(self):
         with pytest.raises(KeyError, match="unknown feature 'shop'"):
-            FeatureEmbeddings(banded_plan(), order={"shop": [0]})
+            FeatureEmbeddings(banded_plan(), ids={"shop": [0]})
         with pytest.raises(TypeError, match="order of feature 'item' must be integers"):
-            FeatureEmbeddings(banded_plan(), order={"item": [0.5] * 10})
+            FeatureEmbeddings(banded_plan(), ids={"item": [0.5] * 10})

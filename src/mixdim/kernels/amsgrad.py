@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mixdim.kernels.library import call, outside_of_graphs
@@ -15,11 +14,6 @@ from mixdim.kernels.library import call, outside_of_graphs
 _PLACES = ("rows", "gradient", "count", "width", "limit", "weight", "mean", "square", "largest")
 _NUMBERS = ("step_size", "rest1", "beta2", "correction2_sqrt", "eps", "kept")
 UPDATE = np.dtype([(n, np.int64) for n in _PLACES] + [(n, np.float64) for n in _NUMBERS])
-
-
-def takes(*tensors: Tensor) -> bool:
-    """Whether the kernel can update these tensors."""
-    return all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
 
 
 def update_struct(

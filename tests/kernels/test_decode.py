@@ -1,13 +1,13 @@
-"""Rows of rounded tables by the kernel, against plain PyTorch: the same bits."""
+"""Rows that are codes by the kernel, against plain PyTorch: the same bits."""
 
 import pytest
 import torch
+from both_paths import kernel_calls, plain_path
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mixdim
-from mixdim.kernels import rounded
-from mixdim.kernels.rounded import RoundedTable
+from mixdim.kernels.decode import CodedTable, decode
 from mixdim.storages.codes import GROUP, code_bytes, num_groups, quantize_values, values_at
 from small_layers import generator_of
 
@@ -29,7 +29,7 @@ def tables(draw):
         starts.append([code * 8 // bits, scale_at])
         code, scale_at = code + code_bytes(size * dim, bits), scale_at + num_groups(size * dim, bits)
     codes, scales = (torch.cat([part[n] for part in parts]) for n in range(2))
-    return RoundedTable(codes, scales, torch.tensor(starts), bits, dim), sizes
+    return CodedTable(codes, scales, torch.tensor(starts), bits, dim), sizes
 
 
 def plainly(table, rows, blocks):
@@ -51,16 +51,16 @@ def test_rows_of_any_blocks_have_the_bits_of_the_plain_path_with_any_number_of_t
     try:
         for number in (1, 2, 3):
             torch.set_num_threads(number)
-            assert torch.equal(rounded.take(table, rows, blocks), expected)
+            assert torch.equal(decode(table, rows, blocks), expected)
     finally:
         torch.set_num_threads(threads)
     # Of one block, and of as many rows of each block.
     assert torch.equal(
-        rounded.take(table, torch.arange(sizes[-1]), len(sizes) - 1),
+        decode(table, torch.arange(sizes[-1]), len(sizes) - 1),
         plainly(table, torch.arange(sizes[-1]), torch.full((sizes[-1],), len(sizes) - 1)),
     )
     least = torch.arange(min(sizes)).expand(len(sizes), -1)
-    found = rounded.take(table, least, slice(len(sizes)))
+    found = decode(table, least, slice(len(sizes)))
     every = torch.arange(len(sizes)).repeat_interleave(min(sizes))
     assert torch.equal(found.flatten(0, 1), plainly(table, least.flatten(), every))
 
@@ -70,36 +70,33 @@ def test_a_row_or_block_that_is_not_there_is_refused_and_never_read(given_table,
     table, sizes = given_table
     rows = torch.zeros(4, dtype=torch.int64)
     rows[place] = row
-    with pytest.raises(IndexError, match=f"row {row} is not in the rounded table"):
-        rounded.take(table, rows, 0)
+    with pytest.raises(IndexError, match=f"row {row} is not in the table of codes"):
+        decode(table, rows, 0)
     for block in (-1, len(sizes), 2**62):
         blocks = torch.zeros(4, dtype=torch.int64)
         blocks[place] = block
         with pytest.raises(IndexError, match="row 0 is not in"):
-            rounded.take(table, torch.zeros(4, dtype=torch.int64), blocks)
+            decode(table, torch.zeros(4, dtype=torch.int64), blocks)
     short = table._replace(scales=table.scales[:0])
     with pytest.raises(IndexError, match="row 0 is not in"):
-        rounded.take(short, torch.zeros(1, dtype=torch.int64), 0)
+        decode(short, torch.zeros(1, dtype=torch.int64), 0)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_a_layer_takes_it_and_answers_as_without_kernels(bits, monkeypatch):
-    counts = {"item": [1, 40, 3, 20, 2, 2, 1, 0, 10, 1] * 4}
-    plan = mixdim.plan(
-        {"user": 90, "item": 40}, counts=counts, bands={"item": 3}, temperature=0.4, base_dim=8
-    )
+def test_a_layer_takes_it_and_answers_as_without_kernels(bits):
+    plan = mixdim.plan({"user": 90, "item": 40}, temperature=0.4, base_dim=8)
+    plan = plan.with_storage("user", mixdim.Hashed(8, 20))  # so that no kernel sees the whole layer
     layer = mixdim.FeatureEmbeddings(plan, padding_id=-1, generator=generator_of(0)).quantized(bits)
     ids = torch.stack([torch.randint(-1, n, (50,), generator=generator_of(n)) for n in (90, 40)], 1)
     values, offsets = ids.t().flatten(), torch.arange(0, 101, 2)
-    calls = []
-    take = rounded.take
-    monkeypatch.setattr(rounded, "take", lambda *asked: calls.append(1) or take(*asked))
-    found = layer(ids), layer.bags(values, offsets), layer.dense_weight("item")
-    assert calls
-    monkeypatch.setenv("MIXDIM_KERNELS", "off")
-    count = len(calls)
-    for one, other in zip(
-        found, (layer(ids), layer.bags(values, offsets), layer.dense_weight("item")), strict=True
-    ):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
-    assert len(calls) == count
+
+    def answers():
+        return layer(ids), layer.bags(values, offsets), layer.dense_weight("item")
+
+    with kernel_calls() as calls:
+        found = answers()
+    assert "decode" in calls
+    with plain_path(), kernel_calls() as calls:
+        for one, other in zip(found, answers(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    assert calls == []

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixdim.compression.rank_code import CHUNK, MOST_BANDS, RankCode, rank_code_nbytes
+from mixdim.layer.rank_code import CHUNK, MOST_BANDS, RankCode, rank_code_nbytes
 
 
 @st.composite

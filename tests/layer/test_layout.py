@@ -5,23 +5,23 @@ import torch
 from hypothesis import given
 
 import mixdim
-from mixdim.layer.packing import pack
+from mixdim.layer.layout import Layout
 from strategies import plans
 
 
-def table_rows(packing, group):
-    return sum(block.storage.stored_rows(block.size) for block in packing.groups[group])
+def table_rows(layout, group):
+    return sum(block.storage.stored_rows(block.size) for block in layout.groups[group])
 
 
 @given(plans())
 def test_every_row_of_the_layer_has_one_row_of_a_table(plan):
-    packing = pack(plan)
-    seen = {group: [0] * table_rows(packing, group) for group in packing.groups}
-    for block in packing.blocks:
+    layout = Layout.of(plan)
+    seen = {group: [0] * table_rows(layout, group) for group in layout.groups}
+    for block in layout.blocks:
         for row in range(block.storage.stored_rows(block.size)):
             seen[block.storage.group][block.first_row + row] += 1
     assert all(count == 1 for counts in seen.values() for count in counts)
-    assert [block.start for block in packing.blocks[1:]] == [block.end for block in packing.blocks[:-1]]
+    assert [block.start for block in layout.blocks[1:]] == [block.end for block in layout.blocks[:-1]]
 
 
 def test_a_layer_of_four_times_the_features_takes_about_four_times_as_long():
@@ -45,21 +45,21 @@ def test_a_layer_of_four_times_the_features_takes_about_four_times_as_long():
 
 @given(plans())
 def test_slots_number_the_blocks_of_a_group_with_whole_features_first(plan):
-    packing = pack(plan)
-    for group, blocks in packing.groups.items():
+    layout = Layout.of(plan)
+    for group, blocks in layout.groups.items():
         assert [block.slot for block in blocks] == list(range(len(blocks)))
-        whole = packing.whole.get(group, [])
+        whole = layout.whole.get(group, [])
         assert blocks[: len(whole)] == whole
         assert {block.storage.group for block in blocks} == {group}
 
 
 @given(plans())
 def test_a_row_of_a_table_knows_its_feature_and_rank(plan):
-    packing, names = pack(plan), tuple(plan)
+    layout, names = Layout.of(plan), tuple(plan)
     found = sorted(
-        packing.describe_row(group, row, names)
-        for group in packing.groups
-        for row in range(table_rows(packing, group))
+        layout.describe_row(group, row, names)
+        for group in layout.groups
+        for row in range(table_rows(layout, group))
     )
     own = [
         f"row {rank} of feature {feature.name!r}"
@@ -80,9 +80,9 @@ def test_a_row_of_a_table_knows_its_feature_and_rank(plan):
 def test_shared_rows_are_called_so():
     plan = mixdim.plan({"a": 2, "b": 9}, temperature=0.5, base_dim=4)
     plan = plan.with_storage("b", mixdim.Hashed(4, buckets=3))
-    packing = pack(plan)
-    assert list(packing.groups) == ["4", "hashed2_4"]
-    assert packing.describe_row("4", 1, ("a", "b")) == "row 1 of feature 'a'"
-    assert packing.describe_row("hashed2_4", 2, ("a", "b")) == "shared row 2 of feature 'b'"
+    layout = Layout.of(plan)
+    assert list(layout.groups) == ["4", "hashed2_4"]
+    assert layout.describe_row("4", 1, ("a", "b")) == "row 1 of feature 'a'"
+    assert layout.describe_row("hashed2_4", 2, ("a", "b")) == "shared row 2 of feature 'b'"
     with pytest.raises(IndexError, match="table hashed2_4 has no row 3"):
-        packing.describe_row("hashed2_4", 3, ("a", "b"))
+        layout.describe_row("hashed2_4", 3, ("a", "b"))
