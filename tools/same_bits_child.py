@@ -243,7 +243,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--work", type=Path)
-    parser.add_argument("--die-after", type=int, default=0)
+    parser.add_argument("--die-after", type=int, default=0, help="calls of a model by a command")
     parser.add_argument("cases", nargs="+")
     options = parser.parse_args()
     if options.die_after:  # the cases are a command

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 import mixdim
 
 SIZES = {"shop": 30, "user": 900, "item": 2500}
-BATCH = 1500
+BATCH = 700
 
 
 def counts_of(sizes: dict[str, int], *, shuffled: bool = False) -> dict[str, np.ndarray]:
@@ -218,7 +218,7 @@ def _spectral() -> Numbers:
     """Plans of trained tables; another plan may be as good, so errors and bytes count."""
     found, tables, counts = {}, _tables(), counts_of(SIZES)
     whole = 4 * sum(table.size for table in tables.values())
-    for share in (4, 8, 16, 32, 64):
+    for share in (4, 6, 8, 12, 16):
         for label, options in (("", {}), (", integer", {"rounding": "integer"}), (", bands", {"bands": 5})):
             budget, place = f"{whole // share}B", f"1/{share}{label}"
             plan = mixdim.spectral_plan(tables, budget=budget, counts=counts, **options)

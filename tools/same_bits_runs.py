@@ -27,6 +27,8 @@ from same_bits_names import metrics_of_run, open_data, rounding, rounding_flags
 
 import mixdim
 
+CHILD = Path(__file__).with_name("same_bits_child.py")
+MOST_SECONDS = 300  # of torchrun, whose ranks could wait for each other for ever
 ANSWERS = 64  # samples that an exported model is asked
 
 
@@ -86,8 +88,10 @@ def train_orders(case: Case, work: Path, name: str) -> Numbers:
 def train_killed(case: Case, work: Path, name: str) -> Numbers:
     """Kill a run between two checkpoints, and go on with it."""
     arguments = list(map(str, train_command(case, work, work / "runs" / name)))
-    child = [sys.executable, Path(__file__).with_name("same_bits_child.py"), "--die-after", "30", "--"]
-    killed = subprocess.run([*child, *arguments], capture_output=True, text=True, check=False)
+    child = [sys.executable, CHILD, "--die-after", "30", "--", *arguments]
+    killed = subprocess.run(
+        child, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
+    )
     if killed.returncode != -signal.SIGKILL:
         raise RuntimeError(f"the run was not killed ({killed.returncode}): {killed.stderr}")
     return train(case, work, name, ("--resume",))
@@ -99,11 +103,12 @@ def train_ranks(case: Case, work: Path, name: str) -> Numbers:
     What it keeps is not compared itself: the weights of the second epoch follow from it.
     """
     out = work / "runs" / name
-    torchrun = "torch.distributed.run --standalone --nproc-per-node 2 -m mixdim".split()
-    command = [*train_command(case, work, out), "--distributed"]
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 -m mixdim".split()
+    command = [sys.executable, *torchrun, *map(str, train_command(case, work, out)), "--distributed"]
     for more in ([], ["--resume", "--epochs", "3"]):
-        arguments = [sys.executable, "-m", *torchrun, *map(str, command), *more]
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, *more], capture_output=True, text=True, check=False, timeout=MOST_SECONDS
+        )
         if done.returncode:
             raise RuntimeError(f"torchrun failed ({done.returncode}):\n{done.stdout}{done.stderr}")
     return _of_run(case, work, out)
