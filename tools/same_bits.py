@@ -33,6 +33,7 @@ from pathlib import Path
 from threading import Event
 
 import numpy as np
+
 from same_bits_cases import CASES, write_raw_files
 
 # Differences that are right: "case: quantity" with * and ?, and the reason that the report gives.
@@ -85,14 +86,15 @@ def difference(this: np.ndarray, other: np.ndarray) -> str | None:
     >>> difference(np.float32([1, 2]), np.float32([1, 2.5]))
     'at [1]: 2.0, other 2.5; 1 of 2 numbers, by at most 0.5'
     """
-    if this.dtype.kind != "U" and this.dtype != other.dtype or this.shape != other.shape:
+    if (this.dtype.kind != "U" and this.dtype != other.dtype) or this.shape != other.shape:
         return f"{this.dtype} of shape {this.shape}, other {other.dtype} of shape {other.shape}"
     bits = [_bits(this), _bits(other)]
     places = np.argwhere(bits[0] != bits[1])
     if not len(places):
         return None
     first = tuple(places[0].tolist())
-    where = f"at {list(first)}: {this[first]}, other {other[first]}; {len(places):,} of {this.size:,} numbers"
+    where = f"at {list(first)}: {this[first]}, other {other[first]}"
+    where = f"{where}; {len(places):,} of {this.size:,} numbers"
     if this.dtype.kind not in "fiu":
         return where
     with np.errstate(invalid="ignore"):
@@ -116,7 +118,9 @@ class Line:
     about: str = ""
 
 
-def compare(case: str, this: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> Iterator[Line]:
+def compare(
+    case: str, this: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
+) -> Iterator[Line]:
     """Compare the numbers of two sides, a line a quantity."""
     for quantity in dict.fromkeys(place.partition("/")[0] for place in (*this, *other)):
         places = [p for p in dict.fromkeys((*this, *other)) if p.partition("/")[0] == quantity]
@@ -132,7 +136,9 @@ def compare(case: str, this: Mapping[str, np.ndarray], other: Mapping[str, np.nd
             yield Line(case, quantity, "equal", f"{count:,} in {len(places)}")
             continue
         about = f"{len(wrong)} of {len(places)}: {wrong[0]}"
-        reason = next((why for name, why in DECLARED.items() if fnmatch(f"{case}: {quantity}", name)), None)
+        reason = next(
+            (why for name, why in DECLARED.items() if fnmatch(f"{case}: {quantity}", name)), None
+        )
         if reason is not None:
             yield Line(case, quantity, "declared", f"{reason} ({about})")
         elif quantity in HIDDEN or _is_as_good(quantity, places, this, other):
@@ -164,16 +170,27 @@ def prepare_side(side: Side) -> None:
 def do_cases(side: Side, names: list[str], stop: Event) -> None:
     """Do cases of one environment in a process of a side, and say which are done."""
     case = CASES[names[0]]
-    command = [sys.executable, TOOLS / "same_bits_child.py", "--out", side.out, "--work", side.work, *names]
+    command = [
+        sys.executable,
+        TOOLS / "same_bits_child.py",
+        "--out",
+        side.out,
+        "--work",
+        side.work,
+        *names,
+    ]
     log = side.work / f"{names[0]}.log"
-    with log.open("w") as errors, subprocess.Popen(
-        list(map(str, command)),
-        env=side.environment(*case.environment),
-        cwd=side.work,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-    ) as child:
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            list(map(str, command)),
+            env=side.environment(*case.environment),
+            cwd=side.work,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as child,
+    ):
         assert child.stdout is not None
         try:
             for line in child.stdout:
@@ -217,8 +234,10 @@ def run(names: list[str], sides: tuple[Side, Side], jobs: int) -> int:
         try:
             list(pool.map(prepare_side, sides))
             list(pool.map(lambda side: do_cases(side, ["prepare"], stop), sides))
-            work = [(side, some) for some in chunks([n for n in names if n != "prepare"]) for side in sides]
-            list(pool.map(lambda task: do_cases(*task, stop), work))
+            work = [
+                (side, some) for some in chunks([n for n in names if n != "prepare"]) for side in sides
+            ]
+            list(pool.map(lambda task: do_cases(task[0], task[1], stop), work))
         except BaseException:
             stop.set()
             raise

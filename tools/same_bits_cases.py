@@ -40,7 +40,9 @@ BANDS = f"{CLICKS} --temperature 0.4 --base-dim 16 --bands 4"
 OCTAVES = "--temperature 0.5 --base-dim 8 --bands octaves --min-dim 0"
 MF = f"{RATED} --model mf --temperature 0.4 --base-dim 16 --bands 6"
 NCF = f"{RATED} --model ncf --hidden 32,16 --temperature 0.4 --base-dim 12 --bands 5 --rounding integer"
-UNKNOWN = f"{CLICKS} --no-first-order --optimizer adagrad --temperature 0.3 --base-dim 8 --unknown-dropout"
+UNKNOWN = (
+    f"{CLICKS} --no-first-order --optimizer adagrad --temperature 0.3 --base-dim 8 --unknown-dropout"
+)
 RANKS = f"{CLICKS} --temperature 0.3 --base-dim 8 --bands 3"
 
 

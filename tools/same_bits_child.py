@@ -22,11 +22,11 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from same_bits_cases import CASES
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import mixdim
+from same_bits_cases import CASES
 
 Numbers = dict[str, np.ndarray]  # by "quantity/place"
 
@@ -64,7 +64,8 @@ class Watch:
             original_init(optimizer, *args, **kwargs)
             self.optimizers.append(optimizer)
 
-        nn.Module.__call__, Optimizer.__init__ = call, init  # type: ignore[method-assign]
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+        Optimizer.__init__ = init  # type: ignore[assignment,method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,13 +77,15 @@ class Watch:
         (model,) = self.called.values()
         return model
 
-    def trained(self) -> tuple[nn.Module, dict[nn.Parameter, dict[str, Any]]]:
+    def trained(self) -> tuple[nn.Module, dict[Tensor, dict[str, Any]]]:
         """The model whose parameters have the most optimizer state, and that state by parameter."""
         state = {p: s for optimizer in self.optimizers for p, s in optimizer.state.items()}
-        return max(self.called.values(), key=lambda model: sum(p in state for p in model.parameters())), state
+        return max(
+            self.called.values(), key=lambda model: sum(p in state for p in model.parameters())
+        ), state
 
 
-def run_command(arguments: Iterable[str]) -> str:
+def run_command(arguments: Iterable[object]) -> str:
     """Run `mixdim` in this process; returns what it printed. An error has all of it."""
     from mixdim.__main__ import main
 
@@ -125,7 +128,7 @@ def dense_weights(layers: Iterable[Any]) -> Numbers:
     }
 
 
-def state_of(model: nn.Module, state: Mapping[nn.Parameter, Mapping[str, Any]]) -> Numbers:
+def state_of(model: nn.Module, state: Mapping[Tensor, Mapping[str, Any]]) -> Numbers:
     """The state of an optimizer in canonical form: moments of blocks and of all else, and steps."""
     keys: dict[str, bool] = {}  # and whether it is as large as a parameter
     for parameter, of_one in state.items():
@@ -189,7 +192,10 @@ def block_parts(layer: Any, values: Iterable[Tensor]) -> Numbers:
             for part, of_part in shapes.items():
                 size = int(np.prod(of_part))
                 loaded[part].append(torch.arange(next_mark, next_mark + size).view(of_part))
-                first_marks[f"{feature.name} of {layer.base_dim}, block {number}, {part}"] = next_mark, of_part
+                first_marks[f"{feature.name} of {layer.base_dim}, block {number}, {part}"] = (
+                    next_mark,
+                    of_part,
+                )
                 next_mark += size
         load_blocks(marked, feature.name, loaded["rows"], loaded["projection"])
     assert next_mark < 2**24, "float32 counts no further"
@@ -208,7 +214,9 @@ def block_parts(layer: Any, values: Iterable[Tensor]) -> Numbers:
 
 def gradients_of(layer: Any) -> Numbers:
     """The gradients of a layer's parameters, in canonical form."""
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in layer.parameters()]
+    gradients = [
+        torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in layer.parameters()
+    ]
     return block_parts(layer, gradients)
 
 
@@ -218,7 +226,9 @@ def plan_words(plan: Any) -> np.ndarray:
 
     lines = [f"base_dim {plan.base_dim}, {plan.nbytes()} bytes"]
     for feature in plan.features:
-        lines += [f"{feature.name} {b.start} {b.size} {storage_words(b.storage)}" for b in feature.blocks]
+        lines += [
+            f"{feature.name} {b.start} {b.size} {storage_words(b.storage)}" for b in feature.blocks
+        ]
     lines += [f"order of {name}: {np.asarray(o).tolist()}" for name, o in plan.orders.items()]
     return np.array(lines)
 
@@ -230,7 +240,10 @@ def under(quantity: str, found: Mapping[str, np.ndarray]) -> Numbers:
 
 def check_checkout() -> None:
     """Fail where another mixdim is imported, or its kernels are not those that are meant."""
-    source, wanted = Path(mixdim.__file__).parents[1], Path(os.environ["PYTHONPATH"].split(os.pathsep)[0])
+    source, wanted = (
+        Path(mixdim.__file__).parents[1],
+        Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]),
+    )
     if source.resolve() != wanted.resolve():
         raise RuntimeError(f"mixdim comes from {source}, not from {wanted}")
     line = next(line for line in run_command(["doctor"]).splitlines() if line.startswith("kernels"))

@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import mixdim
 from same_bits_cases import Case
 from same_bits_child import (
     Numbers,
@@ -20,10 +24,6 @@ from same_bits_child import (
     under,
 )
 from same_bits_names import quantized, rounding, rows, total_error
-from torch import Tensor, nn
-from torch.nn import functional as F
-
-import mixdim
 
 SIZES = {"shop": 30, "user": 900, "item": 2500}
 BATCH = 700
@@ -94,9 +94,7 @@ def bags(shortest: int, longest: int, seed: int = 5) -> tuple[Tensor, Tensor]:
     """Bags of so many ids: values, offsets."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(shortest, longest + 1, (len(SIZES), BATCH), generator=generator)
-    values = [
-        ids_of(n, int(lengths[i].sum()), seed + i) for i, n in enumerate(SIZES.values())
-    ]
+    values = [ids_of(n, int(lengths[i].sum()), seed + i) for i, n in enumerate(SIZES.values())]
     return torch.cat(values), torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
 
 
@@ -133,9 +131,13 @@ def _of_plan(plan: mixdim.Plan) -> Iterator[tuple[str, str, Numbers]]:
             assert dense.grad is not None
             yield "interaction", f"{label}, {form}", {**found, "at dense": dense.grad.numpy()}
         del os.environ["MIXDIM_INTERACTION"]
-    yield "padding", "-1", outcome(
-        padded := layer_of(plan, padding_id=-1),
-        padded(columns().where(columns() % 3 > 0, -1)),
+    yield (
+        "padding",
+        "-1",
+        outcome(
+            padded := layer_of(plan, padding_id=-1),
+            padded(columns().where(columns() % 3 > 0, -1)),
+        ),
     )
     yield "padding", "0", outcome(padded := layer_of(plan, padding_id=0), padded(columns()))
     for pooling in ("sum", "mean", "max", "product", "concat"):
@@ -151,19 +153,21 @@ def _of_plan(plan: mixdim.Plan) -> Iterator[tuple[str, str, Numbers]]:
         rounded = quantized(layer_of(plan), bits)
         values, offsets = bags(0, 4)
         with torch.no_grad():
-            found = {"lookup": rounded(columns()), "bags": rounded.bags(values, offsets)}
+            vectors = {"lookup": rounded(columns()), "bags": rounded.bags(values, offsets)}
         yield "rounded", f"{bits} bits", dense_weights([rounded])
-        yield "rounded", f"{bits} bits", {place: vectors.numpy() for place, vectors in found.items()}
+        yield "rounded", f"{bits} bits", {place: found.numpy() for place, found in vectors.items()}
         yield "plans", f"{bits} bits", {"words": plan_words(rounded.plan)}
-    for label, options in (("no decay", {}), ("decay", {"weight_decay": 0.1})):
+    # A norm of all gradients is a sum over parameters, whose order may be another.
+    for quantity, decay, most in (("optimizer", 0.0, 0.0), ("decay", 0.1, 0.0), ("clipping", 0.0, 5.0)):
         layer = layer_of(plan, sparse=True)
-        optimizer = mixdim.SparseAMSGrad(layer.parameters(), lr=0.01, **options)
+        optimizer = mixdim.SparseAMSGrad(layer.parameters(), lr=0.01, weight_decay=decay)
         for step in range(3):
             layer(columns(seed=20 + step)).pow(2).sum().backward()
-            mixdim.clip_grad_norm_(layer.parameters(), 5.0)
+            if most:
+                mixdim.clip_grad_norm_(layer.parameters(), most)
             optimizer.step()
             optimizer.zero_grad()
-        yield "optimizer", label, {**dense_weights([layer]), **state_of(layer, optimizer.state)}
+        yield quantity, "AMSGrad", {**dense_weights([layer]), **state_of(layer, optimizer.state)}
 
 
 def _dot_scores() -> Numbers:
@@ -219,7 +223,11 @@ def _spectral() -> Numbers:
     found, tables, counts = {}, _tables(), counts_of(SIZES)
     whole = 4 * sum(table.size for table in tables.values())
     for share in (4, 6, 8, 12, 16):
-        for label, options in (("", {}), (", integer", {"rounding": "integer"}), (", bands", {"bands": 5})):
+        for label, options in (
+            ("", {}),
+            (", integer", {"rounding": "integer"}),
+            (", bands", {"bands": 5}),
+        ):
             budget, place = f"{whole // share}B", f"1/{share}{label}"
             plan = mixdim.spectral_plan(tables, budget=budget, counts=counts, **options)
             found[f"spectral errors/{place}"] = np.array(total_error(tables, plan, counts))
@@ -254,9 +262,7 @@ def _compressed(bits: int) -> Numbers:
         )
         for seed in range(0, 60, 3)
     ]
-    stats = mixdim.observe(
-        model, batches, loss=lambda output, _: F.softplus(output).sum()
-    )
+    stats = mixdim.observe(model, batches, loss=lambda output, _: F.softplus(output).sum())
     options = rounding(mixdim.compress, bits)
     result = mixdim.compress(model, stats, "1/6", bands=5, echo=None, **options)
     kind = f"mixdim.compress, int{bits}" if bits else "mixdim.compress"

@@ -19,9 +19,11 @@ import mixdim
 
 def rows(dim: int, bits: int = 32) -> Any:
     """The storage of rows of their own: `Rows(4, bits=8)`, once `Quantised(4, 8)` and `Narrow(4)`."""
-    if hasattr(mixdim, "Rows"):
-        return mixdim.Rows(dim, bits=bits)
-    return mixdim.Narrow(dim) if bits == 32 else mixdim.Quantised(dim, bits)
+    new: Any = getattr(mixdim, "Rows", None)
+    if new is not None:
+        return new(dim, bits=bits)
+    old: Any = mixdim
+    return old.Narrow(dim) if bits == 32 else old.Quantised(dim, bits)
 
 
 def stored_shape(block: Any, base_dim: int) -> tuple[int, ...]:
@@ -52,7 +54,8 @@ def storage_words(storage: Any) -> str:
 
 def quantized(model: Any, bits: int) -> Any:
     """A copy of a model or layer whose tables are rounded."""
-    function = getattr(mixdim, "quantize", None) or mixdim.quantise
+    names: Any = mixdim
+    function = names.quantize if hasattr(names, "quantize") else names.quantise
     return function(model, bits)
 
 
@@ -67,7 +70,7 @@ def rounding(function: Any, bits: int) -> dict[str, Any]:
 
 
 def rounding_flags(command: str, bits: int, flags: list[str]) -> list[str]:
-    """Flags of a command with those that round: `--bits 8`, once `--quantise int8`; {} for none.
+    """Flags of a command with those that round: `--bits 8`, once `--quantise int8`.
 
     Bytes of a budget are those of rounded tables: once, `--method int8:mixed` said so.
     """

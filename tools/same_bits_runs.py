@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
+
+import mixdim
 from same_bits_cases import PREPARE, Case
 from same_bits_child import (
     Numbers,
@@ -24,8 +26,6 @@ from same_bits_child import (
     weights_of,
 )
 from same_bits_names import metrics_of_run, open_data, rounding, rounding_flags
-
-import mixdim
 
 CHILD = Path(__file__).with_name("same_bits_child.py")
 MOST_SECONDS = 300  # of torchrun, whose ranks could wait for each other for ever
@@ -88,10 +88,8 @@ def train_orders(case: Case, work: Path, name: str) -> Numbers:
 def train_killed(case: Case, work: Path, name: str) -> Numbers:
     """Kill a run between two checkpoints, and go on with it."""
     arguments = list(map(str, train_command(case, work, work / "runs" / name)))
-    child = [sys.executable, CHILD, "--die-after", "30", "--", *arguments]
-    killed = subprocess.run(
-        child, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
-    )
+    child = [sys.executable, str(CHILD), "--die-after", "30", "--", *arguments]
+    killed = subprocess.run(child, capture_output=True, text=True, check=False, timeout=MOST_SECONDS)
     if killed.returncode != -signal.SIGKILL:
         raise RuntimeError(f"the run was not killed ({killed.returncode}): {killed.stderr}")
     return train(case, work, name, ("--resume",))
@@ -103,7 +101,7 @@ def train_ranks(case: Case, work: Path, name: str) -> Numbers:
     What it keeps is not compared itself: the weights of the second epoch follow from it.
     """
     out = work / "runs" / name
-    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 -m mixdim".split()
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "mixdim"]
     command = [sys.executable, *torchrun, *map(str, train_command(case, work, out)), "--distributed"]
     for more in ([], ["--resume", "--epochs", "3"]):
         done = subprocess.run(
@@ -126,7 +124,7 @@ def train_compressed(case: Case, work: Path, name: str) -> Numbers:
 
 def _of_run(case: Case, work: Path, out: Path, *, is_trained: bool = True) -> Numbers:
     """The weights, best and last, metrics, plan, and the answers of the exported model of a run."""
-    found = {}
+    found: Numbers = {}
     if is_trained:
         found |= {f"metrics/{place}": np.array(value) for place, value in metrics_of_run(out)}
     for which in ("best", "last") if is_trained else ("best",):
@@ -141,9 +139,7 @@ def _of_run(case: Case, work: Path, out: Path, *, is_trained: bool = True) -> Nu
             found[f"{quantity}/{which}, {rest}"] = values
         if which == "best":
             model = watch.model
-    found |= {
-        f"plan/{number}": plan_words(layer.plan) for number, layer in enumerate(layers_of(model))
-    }
+    found |= {f"plan/{number}": plan_words(layer.plan) for number, layer in enumerate(layers_of(model))}
     found |= _answers(model, work / "data" / case.data, out, 0)
     return found if case.bits else {**found, **_answers(model, work / "data" / case.data, out, 8)}
 
