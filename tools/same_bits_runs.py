@@ -29,7 +29,7 @@ from same_bits_names import metrics_of_run, open_data, rounding, rounding_flags
 
 CHILD = Path(__file__).with_name("same_bits_child.py")
 MOST_SECONDS = 300  # of torchrun, whose ranks could wait for each other for ever
-ANSWERS = 64  # samples that an exported model is asked
+ANSWERS = 1024  # samples that an exported model is asked
 
 
 def prepare(case: Case, work: Path, name: str) -> Numbers:
