@@ -140,6 +140,7 @@ def test_the_core_needs_torch_numpy_and_safetensors_only():
 # Words, and the one room that may know them.
 WORDS = {
     r"^\s*(import onnx\b|from onnx\b)": "serving",
+    r"isinstance\(.*\b(storage|Storage|Rows|Hashed|QuotientRemainder|Robe)\b": "storages",
 }
 
 
