@@ -1,8 +1,8 @@
 """How a block is stored: one file a storage, with its value for plans and its table for layers.
 
 A storage knows its JSON, its cost and how its rows become vectors, in PyTorch and in an ONNX graph that
-it is handed, and nothing about ids, plans or models. A new one is a file here, a line in STORAGES, and a class in tests/storages that inherits the
-contract (tests/storage_contract.py).
+it is handed, and nothing about ids, plans or models. A new one is a file here, a line in STORAGES, and a
+class in tests/storages that inherits the contract (tests/storage_contract.py).
 """
 
 from __future__ import annotations
