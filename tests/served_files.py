@@ -30,5 +30,5 @@ def answer(model, ids, dense=None, bags=None):
 @contextmanager
 def nothing_folded():
     """Even the smallest tables are written as they are stored."""
-    with patch.multiple(parts, FOLDED_BYTES=0, FOLDED_ROUNDED_BYTES=0):
+    with patch.multiple(parts, FOLDED_BYTES=0, FOLDED_QUANTIZED_BYTES=0):
         yield

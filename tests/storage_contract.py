@@ -5,6 +5,7 @@ The oracle is the dense matrix that a layer stands for, and autograd through it.
 
 import copy
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from safetensors.torch import save
 import mixdim
 from mixdim import kernels
 from mixdim.storages import STORAGES, storage_from_json
+from served_files import answer, nothing_folded, served
 
 BASE_DIM = 6
 ROWS = {"whole": 11, "cut": 23, "narrow": 9}
@@ -25,6 +27,7 @@ class StorageContract:
     """A layer with blocks of one storage: a whole feature and the tail of another; and narrow ones."""
 
     storages = ()  # a few of the kind, lifted and of full width
+    has_kernels = False  # whether the kernels serve its blocks, and not only those beside them
 
     @pytest.fixture(params=range(4))
     def storage(self, request):
@@ -168,6 +171,42 @@ class StorageContract:
         with plain_path(), kernel_calls() as taken:
             torch.testing.assert_close(found, layer(ids))
         assert taken == []
+
+    # The other forms of the lookup: kernels and graphs find what plain PyTorch finds.
+
+    @pytest.mark.skipif(not kernels.available(), reason="no kernels are compiled")
+    @torch.no_grad()
+    def test_kernels_find_what_torch_finds(self, storage, monkeypatch):
+        layer, ids = self.layer(storage, dtype=torch.float32, padding_id=-1), self.ids()
+        ids[3], ids[5, 1] = -1, -1
+        values, offsets = ids.t().flatten(), torch.arange(0, 121, 4)
+        assert (layer.serving_view is not None) == self.has_kernels
+
+        def found():
+            tables, blocks = layer.tables(), layer.layout.blocks
+            stored = [tables.of_block(b).take(torch.arange(b.size), b.slot) for b in blocks]
+            return stored, layer(ids), layer.bags(values, offsets)
+
+        stored, vectors, bags = found()
+        monkeypatch.setenv("MIXDIM_KERNELS", "off")
+        expected_stored, expected_vectors, expected_bags = found()
+        assert all(map(torch.equal, stored, expected_stored))  # codes are decoded to the same bits
+        torch.testing.assert_close(vectors, expected_vectors)
+        torch.testing.assert_close(bags, expected_bags)
+
+    @pytest.mark.parametrize("folding", [nothing_folded, nullcontext])
+    @pytest.mark.parametrize("padding_id", [None, -1, 0])
+    def test_a_graph_finds_what_torch_finds(self, storage, padding_id, folding, monkeypatch):
+        pytest.importorskip("onnxruntime", reason="pip install 'mixdim[serve]'")
+        monkeypatch.setenv("MIXDIM_KERNELS", "off")
+        layer, ids = self.layer(storage, dtype=torch.float32, padding_id=padding_id), self.ids()
+        if padding_id is not None:
+            ids[3], ids[5, 1] = padding_id, padding_id
+        with folding(), served(layer) as model:
+            for batch in (ids, ids[:1]):
+                torch.testing.assert_close(
+                    answer(model, batch), layer(batch).detach(), rtol=1e-5, atol=1e-6
+                )
 
     def test_it_exports_without_the_check_to_operators_of_pytorch(self, storage):
         layer = self.layer(storage, dtype=torch.float32, check_ids=False)

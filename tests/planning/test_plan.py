@@ -251,3 +251,42 @@ def test_orders_are_part_of_the_value():
     assert (falling.id_map_bytes, rising.id_map_bytes) == (0, 16)
     with pytest.raises(ValueError, match="the order of feature 'item' must list its 4 ids, got 3"):
         replace(rising, named_orders=(("item", rising.orders["item"][:3]),))
+
+
+def test_small_features_and_blocks_are_folded_to_full_width():
+    counts = {"item": [1, 40, 3, 20, 2, 2, 1, 0, 10, 1] * 4}
+    rows = {"day": 3, "item": 40, "user": 90}
+    plan = mixdim.plan(rows, counts=counts, bands={"item": 4}, temperature=0.5, base_dim=8)
+    plan = plan.with_storage("user", mixdim.Hashed(4, buckets=5))
+    stored = {name: [block.storage for block in plan[name].blocks] for name in plan}
+    full, item = mixdim.Rows(8), plan["item"].features[0].blocks
+    assert len({block.storage for block in item}) > 1
+
+    everything = plan.folded(90 * 8 * 4)
+    assert [block.storage for block in everything.blocks] == [full] * 3
+    assert [block.size for block in everything.blocks] == [3, 40, 90]
+    assert everything.orders == {}  # the rows of what is folded whole are by id
+    assert everything.made_by == {"rule": "folded", "was": plan.made_by}
+    assert "small blocks folded" in str(everything)
+    assert mixdim.Plan.from_json(everything.to_json()) == everything
+
+    most = 8 * 4 * max(block.size for block in item[:-1])
+    some = plan.folded(most)
+    assert [block.storage for block in some["day"].blocks] == [full]
+    assert some["user"].blocks == plan["user"].blocks
+    head, tail = some["item"].blocks
+    assert (head.storage, head.size) == (full, 40 - tail.size)
+    assert head.row_prob == pytest.approx(sum(b.size * b.row_prob for b in item[:-1]) / head.size)
+    assert tail == item[-1]
+    assert some.orders.keys() == {"item"}  # by rank, as before
+
+    assert plan.folded(0) is plan
+    assert {name: [block.storage for block in plan[name].blocks] for name in plan} == stored
+
+
+def test_quantized_blocks_are_folded_by_a_bound_of_their_own():
+    plan = mixdim.plan({"a": 10, "b": 100}, temperature=0.3, base_dim=8).quantized()
+    assert plan.folded(10**6) is plan
+    small = plan.folded(10**6, quantized_bytes=10 * 8 * 4)
+    assert small.blocks[0].storage == mixdim.Rows(8)
+    assert small.blocks[1] == plan.blocks[1]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixdim
-from mixdim import FeatureEmbeddings, Hashed, MixedDimEmbedding, QuotientRemainder, Robe, Rows
+from mixdim import FeatureEmbeddings, MixedDimEmbedding
 from served_files import answer, nothing_folded, served
 from small_layers import generator_of
 from strategies import drawn_layer, random_bags, random_ids, stored_plans
@@ -49,20 +49,6 @@ def test_any_layer_answers_as_its_matrices(data):
             if layer.padding_id is not None:
                 ids[::2] = layer.padding_id
             assert_close(answer(model, ids), by_dense_weight(layer, ids))
-
-
-@pytest.mark.parametrize(
-    "storage",
-    [Rows(0), Rows(3), Hashed(4, 5), Hashed(16, 5, 3), QuotientRemainder(4, 6), Robe(3, 50)],
-)
-def test_every_storage_of_bands_and_whole_features(storage):
-    plan = banded_plan().with_storage("item", storage).with_storage("user", storage)
-    plan = plan.with_storage("site", storage)
-    layer = FeatureEmbeddings(plan, padding_id=-1, generator=generator_of(0))
-    ids = random_ids(plan, 60, generator_of(1))
-    ids[3] = -1
-    with nothing_folded(), served(layer) as model:
-        assert_close(answer(model, ids), by_dense_weight(layer, ids))
 
 
 @pytest.mark.parametrize("bits", [8, 4])

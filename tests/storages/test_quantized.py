@@ -18,6 +18,7 @@ from strategies import random_bags, random_ids, stored_plans
 
 class TestQuantized(StorageContract):
     storages = (Rows(2, bits=8), Rows(BASE_DIM, bits=8), Rows(3, bits=4), Rows(BASE_DIM, bits=4))
+    has_kernels = True
 
     @staticmethod
     def finds_all_it_can_hold(storage):

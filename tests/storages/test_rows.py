@@ -9,6 +9,7 @@ from storage_contract import BASE_DIM, StorageContract
 
 class TestNarrow(StorageContract):
     storages = (Rows(0), Rows(1), Rows(4), Rows(BASE_DIM))
+    has_kernels = True
 
 
 def test_rows_of_width_0_share_one_row_of_full_width():

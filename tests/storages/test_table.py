@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 import mixdim
 from mixdim.storages.storage import Cost, Storage
-from mixdim.storages.table import Table, TensorSpec
+from mixdim.storages.table import ExportError, Table, TensorSpec
+from served_files import answer, nothing_folded, served
 
 
 class FrozenTable(Table):
@@ -74,3 +76,16 @@ def test_a_storage_may_hold_what_is_not_trained():
     again = mixdim.FeatureEmbeddings(plan)
     again.load_state_dict(layer.state_dict())
     assert torch.equal(again(ids), layer(ids))
+
+
+def test_a_storage_without_an_onnx_form_is_named_unless_its_blocks_are_folded(tmp_path):
+    pytest.importorskip("onnxruntime", reason="pip install 'mixdim[serve]'")
+    plan = mixdim.plan({"a": 30, "b": 9}, temperature=0, base_dim=4).with_storage("a", Frozen(2))
+    layer = mixdim.FeatureEmbeddings(plan)
+    message = r"^blocks stored as Frozen\(dim=2\) cannot be exported to ONNX yet$"
+    with nothing_folded(), pytest.raises(ExportError, match=message):
+        mixdim.export(layer, tmp_path / "model.onnx")
+    assert not any(tmp_path.iterdir())
+    ids = torch.stack([torch.arange(30), torch.arange(30) % 9], 1)
+    with served(layer) as model:
+        torch.testing.assert_close(answer(model, ids), layer(ids).detach())

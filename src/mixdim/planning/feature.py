@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mixdim._util.arguments import WrongTypeError, real_number, whole_number
-from mixdim.storages import Storage
+from mixdim.storages import Storage, check_storage
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,7 @@ def check_feature(feature: Feature, base_dim: int) -> None:
     for block in feature.blocks:
         whole_number(block.start, f"start of a block {of_feature}", at_least=0)
         whole_number(block.size, f"size of a block {of_feature}")
-        if not isinstance(block.storage, Storage):
-            raise WrongTypeError(
-                f"storage of a block {of_feature} must be a mixdim.Rows or another storage, "
-                f"got {block.storage!r}"
-            )
+        check_storage(block.storage, f"storage of a block {of_feature}")
         if block.dim > base_dim:
             raise ValueError(
                 f"dim of a block {of_feature} must be at most base_dim {base_dim}, got {block.dim}"

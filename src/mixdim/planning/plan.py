@@ -14,6 +14,7 @@ import torch
 
 from mixdim._util.arguments import WrongTypeError, unit_interval, whole_number
 from mixdim.planning.feature import Block, Feature, check_feature
+from mixdim.planning.folding import folded
 from mixdim.planning.plan_file import load_document, save_document
 from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
 from mixdim.planning.table import plan_table
@@ -224,6 +225,20 @@ class Plan:
         was = self.made_by.get("was") if self.made_by["rule"] == "quantized" else None
         return replace(self._stored(lambda storage: storage.trainable()), made_by=was or self.made_by)
 
+    def folded(self, max_bytes: int, *, quantized_bytes: int = 0) -> Plan:
+        """The plan that is exported: small features and blocks are stored at full width.
+
+        A feature, or else a block of it, is small if it takes at most `max_bytes` at full width in
+        float32; with quantized numbers, at most `quantized_bytes`. A feature that is small as a whole
+        has its rows by id and keeps no order. Adjacent blocks of full width become one.
+
+        >>> import mixdim
+        >>> plan = mixdim.plan({"item": 1000, "shop": 50}, temperature=0.3, base_dim=16)
+        >>> [block.dim for block in plan.blocks], [block.dim for block in plan.folded(2**16).blocks]
+        ([8, 16], [16, 16])
+        """
+        return folded(self, max_bytes, quantized_bytes)
+
     def _stored(self, change: Callable[[Storage], Storage]) -> Plan:
         """The same plan with blocks stored in another way; itself if nothing changes."""
         features = tuple(
@@ -327,7 +342,7 @@ def _check_rule(made_by: Any) -> None:
         raise ValueError(f"made_by must be values of JSON: {error}") from None
     if made_by["rule"] == "power_law" or made_by.get("temperature") is not None:
         unit_interval(made_by.get("temperature"), "temperature")
-    if made_by["rule"] in ("by_hand", "quantized") and "was" in made_by:
+    if made_by["rule"] in ("by_hand", "quantized", "folded") and "was" in made_by:
         _check_rule(made_by["was"])
 
 

@@ -39,6 +39,8 @@ def rule_in_words(made_by: Mapping[str, Any]) -> str:
         return f"{rule_in_words(made_by['was'])}, then changed by hand"
     if made_by["rule"] == "quantized" and {"was", "bits"} <= made_by.keys():
         return f"{rule_in_words(made_by['was'])}, quantized to {made_by['bits']} bits"
+    if made_by["rule"] == "folded" and "was" in made_by:
+        return f"{rule_in_words(made_by['was'])}, small blocks folded"
     listed = ", ".join(f"{name} {value}" for name, value in arguments.items())
     return printable(f"made by the rule {made_by['rule']}" + (f" ({listed})" if listed else ""))
 

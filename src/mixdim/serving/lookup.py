@@ -1,4 +1,4 @@
-"""From ids to vectors inside a graph: checks, ranks, rows, groups of parts. Knows nothing about models.
+"""From ids to vectors inside a graph: checks, ranks, rows, groups of parts. Knows no models or storages.
 
 Letters: a lookup takes M ids of each of F features; these have N parts, C of them in one group.
 """
@@ -12,7 +12,6 @@ import numpy as np
 
 from mixdim.serving.graph import Graph
 from mixdim.serving.parts import Embedded, Part
-from mixdim.serving.takes import Group, groups_of
 
 REFUSAL = "an_id_is_not_a_row_of_its_feature"  # the name of the node that fails
 Unknown = Mapping[str, int]  # feature -> the id that takes the place of one that is no row
@@ -51,8 +50,8 @@ def look_up(graph: Graph, embedding: Embedded, ids: str, features: Sequence[int]
     together = [f for f in features if f not in alone]
     found = Vectors([], [])
     if together:
-        groups = groups_of([embedding.parts[f][0] for f in together], embedding.base_dim)
-        in_order = [part.feature for group in groups for part in group.parts]
+        groups = _groups([embedding.parts[f][0] for f in together])
+        in_order = [part.feature for group in groups for part in group]
         columns = _columns(graph, ids, [features.index(f) for f in in_order], len(features))
         masked = embedding.padding_id is not None
         found.values.extend(_lifted(graph, groups, columns, masked=masked))
@@ -95,26 +94,33 @@ def _look_up_bands(graph: Graph, embedding: Embedded, ids: str, feature: int) ->
         if embedding.padding_id is not None:
             ids = graph.add("Where", is_padding, graph.constant(-1), ids)
     parts = embedding.parts[feature]
-    groups = groups_of(parts, embedding.base_dim)
+    groups = _groups(parts)
     masked = len(parts) > 1 or embedding.padding_id is not None
     lifted = _lifted(graph, groups, ids, masked=masked)
     planes = [
-        plane
-        if len(group.parts) == 1
-        else graph.add("ReduceSum", plane, graph.constant([1]), keepdims=1)
+        plane if len(group) == 1 else graph.add("ReduceSum", plane, graph.constant([1]), keepdims=1)
         for plane, group in zip(lifted, groups, strict=True)
     ]
     return planes[0] if len(planes) == 1 else graph.add("Sum", *planes)
 
 
-def _lifted(graph: Graph, groups: Sequence[Group], ranks: str, *, masked: bool) -> list[str]:
+def _groups(parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts that a graph looks up together; first those of full width, which it does not lift."""
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        found.setdefault(part.table.graph_group, []).append(part)
+    return [found[name] for name in sorted(found)]
+
+
+def _lifted(graph: Graph, groups: Sequence[Sequence[Part]], ranks: str, *, masked: bool) -> list[str]:
     """Look up ranks of all parts of groups: (M, N), or (M, 1) for all -> (M, C, base_dim) of each.
 
     If `masked`, a rank outside of its part gives zeros.
     """
-    parts: list[Part] = [part for group in groups for part in group.parts]
-    places = [place for group in groups for place in group.places]
-    sizes = [len(group.parts) for group in groups]
+    parts = [part for group in groups for part in group]
+    places_of = [group[0].table.places_in_graph(group) for group in groups]
+    places = [place for own in places_of for place in own]
+    sizes = [len(group) for group in groups]
     rows = ranks
     if any(place.is_shared for place in places):
         rows = graph.add("Mul", rows, graph.constant([int(not place.is_shared) for place in places]))
@@ -127,27 +133,21 @@ def _lifted(graph: Graph, groups: Sequence[Group], ranks: str, *, masked: bool) 
     masks: list[str | None] = [None for _ in groups]
     if masked:
         in_part = graph.add("Sub", ranks, graph.constant([part.start for part in parts]))
-        is_here = _is_below(graph, in_part, [part.size for part in parts])
-        rows = graph.add("Where", is_here, rows, graph.constant([place.nowhere for place in places]))
-        if any(group.needs_mask for group in groups):
+        is_here = _is_below(graph, in_part, [part.block.size for part in parts])
+        rows = graph.add("Where", is_here, rows, graph.constant([place.zeros or 0 for place in places]))
+        if any(place.zeros is None for place in places):
             masks = list(graph.split(is_here, sizes, axis=1))
     of_groups = graph.split(rows, sizes, axis=1)
-    return [_lift(graph, *each) for each in zip(groups, of_groups, masks, strict=True)]
+    found = []
+    for group, own_rows, own, mask in zip(groups, of_groups, places_of, masks, strict=True):
+        vectors = group[0].table.forward_in_graph(graph, own_rows, group)
+        if mask is not None and any(place.zeros is None for place in own):
+            vectors = _masked(graph, vectors, mask)
+        found.append(vectors)
+    return found
 
 
-def _lift(graph: Graph, group: Group, rows: str, mask: str | None) -> str:
-    """Look up the rows of one group: (M, C) -> (M, C, base_dim)."""
-    projections = group.projections()
-    if projections is None:
-        vectors = group.take(graph, rows, parts_first=False)
-    elif len(group.parts) == 1:
-        stored = group.take(graph, rows, parts_first=False)
-        vectors = graph.add("MatMul", stored, graph.weights(projections[0]))
-    else:  # one product of all samples for each part
-        stored = group.take(graph, graph.add("Transpose", rows, perm=[1, 0]), parts_first=True)
-        lifted = graph.add("MatMul", stored, graph.weights(projections))  # (C, M, base_dim)
-        vectors = graph.add("Transpose", lifted, perm=[1, 0, 2])
-    if mask is None or not group.needs_mask:
-        return vectors
+def _masked(graph: Graph, vectors: str, mask: str) -> str:
+    """Vectors (M, C, base_dim), or zeros where a mask (M, C) says so."""
     ones = graph.add("Unsqueeze", graph.cast(mask, np.float32), graph.constant([-1]))
     return graph.add("Mul", vectors, ones)

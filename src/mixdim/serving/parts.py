@@ -1,35 +1,34 @@
-"""What an embedding holds, part by part, ready to be written. Knows nothing about graphs.
+"""The blocks of an embedding, ready to be written. Knows nothing about graphs and storages.
 
-Small tables are folded: multiplied by their projection once, so that nobody does it at every lookup.
+Small blocks are folded: multiplied by their projection once, so that no lookup has to do it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from mixdim.layer.lookup import Tables
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.models.tables import FeatureTables
-from mixdim.storages import Rows, Storage
+from mixdim.planning.feature import Block
+from mixdim.storages.rows import table_of
+from mixdim.storages.table import HeldBlock
 
-FOLDED_BYTES = 128 * 1024  # a table is folded that then takes no more than this in float32
-# Of a rounded table, less: folded, it is float32 again, and to round it was to have a small file.
-FOLDED_ROUNDED_BYTES = 16 * 1024
+FOLDED_BYTES = 128 * 1024  # a block is folded if it then takes no more than this in float32
+# Of a quantized block, less: folded, it is float32 again, and it was quantized for a small file.
+FOLDED_QUANTIZED_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Ranks `start` to `start + size` of a feature and what is stored for them."""
+class Part(HeldBlock):
+    """A block that holds the ranks of a feature from `start` on."""
 
     feature: int
     start: int
-    size: int
-    storage: Storage
-    tensors: Mapping[str, Tensor]  # as the table of the storage names its parts
-    slot: int = 0  # see `PackedBlock.slot`: a hash depends on it
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,61 +77,47 @@ def _plain(module: nn.Module) -> Tensor:
 
 
 def _of_tables(tables: Sequence[Tensor]) -> Embedded:
-    rows, width = [len(table) for table in tables], tables[0].shape[1]
-    parts = [[Part(n, 0, len(table), Rows(width), {"table": table})] for n, table in enumerate(tables)]
-    return Embedded([str(n) for n in range(len(tables))], rows, width, parts, {})
+    names, rows = [str(n) for n in range(len(tables))], [len(table) for table in tables]
+    parts = [[_dense_part(table, n, 0)] for n, table in enumerate(tables)]
+    return Embedded(names, rows, tables[0].shape[1], parts, {})
 
 
 def _of_layer(layer: MixedTables) -> Embedded:
-    tables, features, ranks = layer.tables(), layer.plan.features, {}
-    all_parts: list[list[Part]] = []
-    for number, (feature, blocks) in enumerate(zip(features, layer.layout.of_feature, strict=True)):
-        first = blocks[0].start
-        whole = Part(number, 0, feature.rows, Rows(layer.base_dim), {})
-        if _is_folded(feature.rows, [block.storage for block in blocks], layer.base_dim):
-            weight = layer.dense_weight(feature.name)  # by id, so it needs no ranks
-            all_parts.append([replace(whole, tensors={"table": weight})])
-            continue
-        parts = []
-        for block in blocks:
-            table = tables.of_block(block)
-            storage, held = block.storage, table.parts(block)
-            if _is_folded(block.size, [storage], layer.base_dim):
-                storage, held = Rows(layer.base_dim), {"table": table.dense(block)}
-            parts.append(Part(number, block.start - first, block.size, storage, held, slot=block.slot))
-        all_parts.append(list(_merged(parts, layer.base_dim)))
-        if not layer.ids.is_identity(number):
-            ranks[number] = layer.ids.ranks_of(number).to(
-                torch.int32 if feature.rows < 2**31 else torch.int64
-            )
+    folded = layer.plan.folded(FOLDED_BYTES, quantized_bytes=FOLDED_QUANTIZED_BYTES)
+    tables, parts, ranks = layer.tables(), [], {}
+    for number, feature in enumerate(folded.features):
+        is_by_id = feature.name in layer.plan.orders.keys() - folded.orders.keys()
+        parts.append(
+            [_dense_part(layer.dense_weight(feature.name), number, 0)]
+            if is_by_id
+            else [_part(tables, number, block) for block in feature.blocks]
+        )
+        if not is_by_id and not layer.ids.is_identity(number):
+            kind = torch.int32 if feature.rows < 2**31 else torch.int64
+            ranks[number] = layer.ids.ranks_of(number).to(kind)
     return Embedded(
-        list(layer.plan),
-        [feature.rows for feature in features],
+        list(folded),
+        [feature.rows for feature in folded.features],
         layer.base_dim,
-        all_parts,
+        parts,
         ranks,
         layer.padding_id,
         layer.pooling,
     )
 
 
-def _is_folded(rows: int, storages: Iterable[Storage], base_dim: int) -> bool:
-    """Whether rows are stored at full width."""
-    is_rounded = any(storage.is_quantized for storage in storages)
-    most = FOLDED_ROUNDED_BYTES if is_rounded else FOLDED_BYTES
-    return rows * base_dim * torch.float32.itemsize <= most
+def _part(tables: Tables, number: int, folded: Block) -> Part:
+    """A block of a folded plan: the one that the layer holds, or the matrix of those in its place."""
+    blocks = tables.layout.of_feature[number]
+    rows = range(blocks[0].start + folded.start, blocks[0].start + folded.start + folded.size)
+    held = [HeldBlock(tables.of_block(block), block) for block in blocks if block.start in rows]
+    if len(held) == 1 and held[0].block.storage == folded.storage:
+        return Part(held[0].table, held[0].block, number, folded.start)
+    matrices = [one.table.dense(one.block) for one in held]
+    return _dense_part(torch.cat(matrices), number, folded.start)
 
 
-def _merged(parts: Iterable[Part], base_dim: int) -> Iterable[Part]:
-    """Parts of full width that follow each other, as one."""
-    last: Part | None = None
-    for part in parts:
-        if last is not None and part.storage == last.storage == Rows(base_dim):
-            table = torch.cat([last.tensors["table"], part.tensors["table"]])
-            last = replace(last, size=last.size + part.size, tensors={"table": table})
-            continue
-        if last is not None:
-            yield last
-        last = part
-    if last is not None:
-        yield last
+def _dense_part(matrix: Tensor, feature: int, start: int) -> Part:
+    """Vectors of base_dim as they are."""
+    table = table_of(matrix)
+    return Part(table, table.blocks[0], feature, start)

@@ -1,8 +1,8 @@
 """How a block is stored: one file a storage, with its value for plans and its table for layers.
 
-A storage knows its JSON, its cost and how its rows become vectors, and nothing about ids, plans or
-models. A new one is a file here, a line in STORAGES, and a class in tests/storages that inherits the
-contract (tests/storage_contract.py).
+A storage knows its JSON, its cost and how its rows become vectors, in PyTorch and in an ONNX graph that
+it is handed, and nothing about ids, plans or models. A new one is a file here, a line in STORAGES, and a
+class in tests/storages that inherits the contract (tests/storage_contract.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mixdim.storages.hashed import Hashed
 from mixdim.storages.quotient_remainder import QuotientRemainder
 from mixdim.storages.robe import Robe
 from mixdim.storages.rows import Rows
-from mixdim.storages.storage import Cost, Storage
+from mixdim.storages.storage import Cost, Storage, check_storage
 
 __all__ = [
     "STORAGES",
@@ -24,6 +24,7 @@ __all__ = [
     "Robe",
     "Rows",
     "Storage",
+    "check_storage",
     "storage_from_json",
 ]
 

@@ -6,19 +6,22 @@ Knows nothing about other storages.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mixdim._util.lazy import import_later
-from mixdim.storages.hashing import MASK, hash_rows
+from mixdim.storages.hashing import MASK, hash_row_in_graph, hash_rows, salts
 from mixdim.storages.init import Init
 from mixdim.storages.storage import Storage
-from mixdim.storages.table import Slots, StoredBlock, Table
+from mixdim.storages.table import HeldBlock, Slots, StoredBlock, Table, for_each_block, joined
 
 if TYPE_CHECKING:
     import torch
     import torch.nn.functional as F
     from torch import Tensor
+
+    from mixdim.serving.graph import Graph
 
 import_later(globals(), torch="torch", F="torch.nn.functional")
 
@@ -43,6 +46,22 @@ class HashedTable(Table):
         buckets = hash_rows(rows, self.hashes) % self.of_slots(slots, 1)[..., None]
         table_rows = buckets + self.of_slots(slots, 0)[..., None]  # (..., hashes)
         return F.embedding(table_rows, self.tensors["table"], sparse=self.sparse).sum(-2)
+
+    def take_in_graph(
+        self, graph: Graph, rows: str, blocks: Sequence[HeldBlock], *, blocks_first: bool
+    ) -> str:
+        """Add up the shared rows of each rank."""
+        table, (*firsts, _) = joined(blocks)
+        buckets = [held.block.storage.stored_rows(held.block.size) for held in blocks]
+        rows = graph.add("Unsqueeze", rows, graph.constant([-1]))
+        hashed = hash_row_in_graph(graph, rows, graph.constant(salts(range(self.hashes))))
+        buckets_of, first_of = (
+            for_each_block(graph, numbers, blocks_first=blocks_first, more=1)
+            for numbers in (buckets, firsts)
+        )
+        shared = graph.add("Add", graph.add("Mod", hashed, buckets_of), first_of)
+        found = graph.add("Gather", graph.weights(table), shared)  # (..., hashes, dim)
+        return graph.add("ReduceSum", found, graph.constant([-2]), keepdims=0)
 
     def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
         """Draw shared rows so that their sums are as long as the rows of a narrow block would be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mixdim._util.lazy import import_later
@@ -10,9 +11,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from mixdim.serving.graph import Graph
+
 import_later(globals(), torch="torch")
 
 MASK = 2**32 - 1
+SALT, FACTORS = 0x9E3779B9, (0x85EBCA6B, 0xC2B2AE35)
 
 
 def hash_rows(rows: Tensor, hashes: int) -> Tensor:
@@ -30,8 +34,28 @@ def hash_row(rows: Tensor, number: Tensor) -> Tensor:
     Hash k of a rank is the finaliser of MurmurHash3 (32 bits) of rank xor (rank >> 32) xor
     (k * 0x9E3779B9), all modulo 2^32: the same on every machine, and in every version.
     """
-    mixed = (rows ^ (rows >> 32) ^ (number * 0x9E3779B9)) & MASK
+    mixed = (rows ^ (rows >> 32) ^ (number * SALT)) & MASK
     # Products beyond 2^63 wrap around, and leave the lower 32 bits as they must be.
-    mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & MASK
-    mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & MASK
+    mixed = ((mixed ^ (mixed >> 16)) * FACTORS[0]) & MASK
+    mixed = ((mixed ^ (mixed >> 13)) * FACTORS[1]) & MASK
     return mixed ^ (mixed >> 16)
+
+
+def salts(numbers: Iterable[int]) -> list[int]:
+    """What `hash_row_in_graph` takes in the place of the numbers of hashes."""
+    return [(number * SALT) & MASK for number in numbers]
+
+
+def hash_row_in_graph(graph: Graph, rows: str, salts: str) -> str:
+    """`hash_row` with operators of ONNX: all numbers stay below 2^63."""
+
+    def masked(value: str) -> str:
+        return graph.add("BitwiseAnd", value, graph.constant(MASK))
+
+    def mixed(value: str, shift: int) -> str:
+        return graph.add("BitwiseXor", value, graph.add("Div", value, graph.constant(1 << shift)))
+
+    value = masked(graph.add("BitwiseXor", mixed(rows, 32), salts))
+    for shift, factor in zip((16, 13), FACTORS, strict=True):
+        value = masked(graph.add("Mul", mixed(value, shift), graph.constant(factor)))
+    return mixed(value, 16)

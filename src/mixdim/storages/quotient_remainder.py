@@ -5,6 +5,7 @@ Knows nothing about other storages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import fit_by_descent, fit_stored_rows
 from mixdim.storages.init import Init
 from mixdim.storages.storage import Storage
-from mixdim.storages.table import Slots, StoredBlock, Table
+from mixdim.storages.table import HeldBlock, Slots, StoredBlock, Table, for_each_block, joined
 
 if TYPE_CHECKING:
     import torch
     import torch.nn.functional as F
     from torch import Tensor
+
+    from mixdim.serving.graph import Graph
 
 import_later(globals(), torch="torch", F="torch.nn.functional")
 
@@ -37,6 +40,24 @@ class QuotientRemainderTable(Table):
         table_rows = torch.stack([first + rows // buckets, first_remainder + rows % buckets])
         quotient, remainder = F.embedding(table_rows, self.tensors["table"], sparse=self.sparse)
         return quotient * remainder
+
+    def take_in_graph(
+        self, graph: Graph, rows: str, blocks: Sequence[HeldBlock], *, blocks_first: bool
+    ) -> str:
+        """Multiply quotient and remainder rows."""
+        rows_of_all, (*firsts, _) = joined(blocks)
+        buckets, quotients = zip(*(_parts_of(held.block) for held in blocks), strict=True)
+        first_remainders = [first + count for first, count in zip(firsts, quotients, strict=True)]
+        first, bucket, first_remainder = (
+            for_each_block(graph, numbers, blocks_first=blocks_first)
+            for numbers in (firsts, buckets, first_remainders)
+        )
+        table = graph.weights(rows_of_all)
+        quotient = graph.add("Add", graph.add("Div", rows, bucket), first)
+        remainder = graph.add("Add", graph.add("Mod", rows, bucket), first_remainder)
+        return graph.add(
+            "Mul", graph.add("Gather", table, quotient), graph.add("Gather", table, remainder)
+        )
 
     def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
         """Draw quotients as the rows of a narrow block; remainders are 1, so products are as long.

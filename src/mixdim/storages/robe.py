@@ -10,16 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import distance, fit_by_descent, main_directions
-from mixdim.storages.hashing import MASK, hash_row
+from mixdim.storages.hashing import MASK, hash_row, hash_row_in_graph, salts
 from mixdim.storages.init import Init, uniform_bound
 from mixdim.storages.storage import Storage
-from mixdim.storages.table import Slots, StoredBlock, Table, TensorSpec
+from mixdim.storages.table import HeldBlock, Slots, StoredBlock, Table, TensorSpec, for_each_block
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from mixdim.serving.graph import Graph
 
 import_later(globals(), torch="torch")
 
@@ -52,6 +56,20 @@ class RobeTable(Table):
         """Take `dim` consecutive numbers from where the hash says: -> (..., dim)."""
         places = self._places(rows, self.of_slots(slots, 0))
         return self.tensors["table"].index_select(0, places.flatten()).view(places.shape)
+
+    def take_in_graph(
+        self, graph: Graph, rows: str, blocks: Sequence[HeldBlock], *, blocks_first: bool
+    ) -> str:
+        """Gather numbers one by one from where the hash says."""
+        storage = self.blocks[0].storage
+        length = graph.constant(storage.shared_parameters)
+        numbers = [number for held in blocks for number in self.slot_numbers(held.block)]
+        salt = for_each_block(graph, salts(numbers), blocks_first=blocks_first)
+        start = graph.add("Mod", hash_row_in_graph(graph, rows, salt), length)
+        start = graph.add("Unsqueeze", start, graph.constant([-1]))
+        places = graph.add("Add", start, graph.constant(np.arange(storage.dim)))
+        array = graph.weights(self.tensors["table"])
+        return graph.add("Gather", array, graph.add("Mod", places, length))
 
     def _places(self, rows: Tensor, salt: Tensor) -> Tensor:
         """Where in the array the numbers of each row are: (...) -> (..., dim)."""

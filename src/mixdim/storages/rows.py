@@ -6,6 +6,7 @@ bits a number, for serving. Knows no other storages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -23,12 +24,21 @@ from mixdim.storages.codes import (
     code_bytes,
     num_groups,
     quantize_values,
+    rows_in_graph,
     values_at,
 )
 from mixdim.storages.fitting import main_directions
 from mixdim.storages.init import Init
 from mixdim.storages.storage import FLOAT_BYTES, Cost, Storage, stored_cost
-from mixdim.storages.table import KernelBlock, Slots, StoredBlock, Table, TensorSpec
+from mixdim.storages.table import (
+    HeldBlock,
+    KernelBlock,
+    Place,
+    Slots,
+    StoredBlock,
+    Table,
+    TensorSpec,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +47,7 @@ if TYPE_CHECKING:
 
     from mixdim.kernels import backend
     from mixdim.kernels import decode as decoding
+    from mixdim.serving.graph import Graph
 
 import_later(globals(), torch="torch", F="torch.nn.functional")
 import_later(globals(), backend="mixdim.kernels.backend", decoding="mixdim.kernels.decode")
@@ -89,6 +100,28 @@ class FloatRows(Table):
             parts["projection"].copy_(directions.t())
             matrix = matrix @ directions
         parts["table"].copy_(matrix)
+
+    @property
+    def graph_group(self) -> str:
+        """Rows that are not lifted are looked up together, those of one block and those all share."""
+        return super().graph_group if "projection" in self.tensors else ""
+
+    def places_in_graph(self, blocks: Sequence[HeldBlock]) -> list[Place]:
+        """Blocks are one below the other, with a row of zeros at the end."""
+        stored = (held.block.storage.stored_rows(held.block.size) for held in blocks)
+        *firsts, end = accumulate(stored, initial=0)
+        return [
+            Place(first, end, is_shared=not held.block.storage.has_own_rows)
+            for first, held in zip(firsts, blocks, strict=True)
+        ]
+
+    def take_in_graph(
+        self, graph: Graph, rows: str, blocks: Sequence[HeldBlock], *, blocks_first: bool
+    ) -> str:
+        """One Gather."""
+        tables = [held.parts["table"] for held in blocks]
+        zeros = tables[0].new_zeros(1, tables[0].shape[1])
+        return graph.add("Gather", graph.weights(torch.cat([*tables, zeros])), rows)
 
 
 class CodedRows(Table):
@@ -178,6 +211,34 @@ class CodedRows(Table):
         trained = self._trainable(block, torch.float64)
         trained.fit_dense(trained.blocks[0], matrix, row_weights)
         self.fill(block, trained.parts(trained.blocks[0]))
+
+    def places_in_graph(self, blocks: Sequence[HeldBlock]) -> list[Place]:
+        """Blocks are one below the other, padded so that each begins with a new scale; then zeros."""
+        *firsts, end = accumulate((self._padded(held.block.size) for held in blocks), initial=0)
+        return [Place(first, end) for first in firsts]
+
+    def take_in_graph(
+        self, graph: Graph, rows: str, blocks: Sequence[HeldBlock], *, blocks_first: bool
+    ) -> str:
+        """Gather codes and scales, and multiply them."""
+        dim, codes, scales = self.blocks[0].storage.dim, [], []
+        zero = 0 if self.bits == 8 else 0x88  # a byte of codes
+        own: list[tuple[int, dict[str, Tensor]]] = [(held.block.size, held.parts) for held in blocks]
+        for size, parts in [*own, (1, {})]:  # at the end a row of zeros
+            values = self._padded(size) * dim
+            code = torch.full((code_bytes(values, self.bits),), zero, dtype=self.tensors["codes"].dtype)
+            scale = torch.zeros(num_groups(values, self.bits), dtype=self.tensors["scales"].dtype)
+            if parts:
+                code[: len(parts["codes"])] = parts["codes"]
+                scale[: len(parts["scales"])] = parts["scales"]
+            codes.append(code)
+            scales.append(scale)
+        return rows_in_graph(graph, (torch.cat(codes), torch.cat(scales)), rows, dim, self.bits)
+
+    def _padded(self, rows: int) -> int:
+        """So many rows and some more, until a scale ends with a row."""
+        period = GROUP[self.bits] // math.gcd(GROUP[self.bits], self.blocks[0].storage.dim)
+        return -(-rows // period) * period
 
     def _trainable(self, block: StoredBlock, dtype: torch.dtype) -> FloatRows:
         """A block of the same size and width before it is quantized, alone in its table."""
@@ -291,6 +352,14 @@ def rows_cost(sizes: np.ndarray, dims: np.ndarray, base_dim: int) -> Any:
     """
     rows, widths = np.where(dims > 0, sizes, 1), np.where(dims > 0, dims, base_dim)
     return stored_cost(rows.astype(np.float64), widths.astype(np.float64), base_dim)
+
+
+def table_of(matrix: Tensor) -> FloatRows:
+    """A table of one block of full width, whose rows are those of a matrix (size, base_dim)."""
+    size, base_dim = matrix.shape
+    numbers = torch.zeros((1, 1), dtype=torch.int64, device=matrix.device)
+    block = StoredBlock(Rows(base_dim), size, first_row=0, slot=0)
+    return FloatRows([block], base_dim, {"table": matrix}, numbers, sparse=False)
 
 
 def _starts(blocks: Sequence[StoredBlock]) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from mixdim._util.arguments import whole_number
+from mixdim._util.arguments import WrongTypeError, whole_number
 
 if TYPE_CHECKING:
     from mixdim.storages.table import Table
@@ -138,3 +138,9 @@ def stored_cost(rows: Any, dim: Any, base_dim: int) -> Any:
     (Cost(table=400, projection=64, held_bytes=0), Cost(table=1600, projection=0, held_bytes=0))
     """
     return Cost(rows * dim, dim * base_dim * (dim < base_dim))
+
+
+def check_storage(storage: object, name: str) -> None:
+    """Refuse what is no storage."""
+    if not isinstance(storage, Storage):
+        raise WrongTypeError(f"{name} must be a mixdim.Rows or another storage, got {storage!r}")

@@ -8,7 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
 
 from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import fit_stored_rows
@@ -17,6 +20,8 @@ from mixdim.storages.init import Init, uniform_bound
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from mixdim.serving.graph import Graph
 
 import_later(globals(), torch="torch")
 
@@ -184,3 +189,75 @@ class Table(ABC):
         """One of the `slot_numbers` of each row's block, to combine with rows of those slots."""
         found = self.numbers[slots, column]
         return found[:, None] if isinstance(slots, slice) else found
+
+    # The same in a graph of ONNX operators. A graph takes M ranks of each of C blocks, all of one
+    # `graph_group`; `graph` writes the operators, and values in it are known by their names.
+
+    @property
+    def graph_group(self) -> str:
+        """A graph looks up all blocks of one such group together."""
+        return self.blocks[0].storage.group
+
+    def places_in_graph(self, blocks: Sequence[HeldBlock]) -> list[Place]:
+        """Where the rows of each block are in the arrays that `take_in_graph` writes.
+
+        By default `take_in_graph` gets ranks, and finds the rows of each block itself.
+        """
+        return [Place() for _ in blocks]
+
+    def take_in_graph(
+        self, graph: Graph, rows: str, blocks: Sequence[HeldBlock], *, blocks_first: bool
+    ) -> str:
+        """Take rows as they are stored: (M, C), or with `blocks_first` (C, M), -> (..., dim)."""
+        stored = self.blocks[0].storage
+        raise ExportError(f"blocks stored as {stored} cannot be exported to ONNX yet")
+
+    def forward_in_graph(self, graph: Graph, rows: str, blocks: Sequence[HeldBlock]) -> str:
+        """Look rows up and lift them: (M, C) -> (M, C, base_dim)."""
+        if "projection" not in self.tensors:
+            return self.take_in_graph(graph, rows, blocks, blocks_first=False)
+        projections = [held.parts["projection"] for held in blocks]
+        if len(blocks) == 1:
+            stored = self.take_in_graph(graph, rows, blocks, blocks_first=False)
+            return graph.add("MatMul", stored, graph.weights(projections[0]))
+        # One product of all samples for each block.
+        rows = graph.add("Transpose", rows, perm=[1, 0])
+        stored = self.take_in_graph(graph, rows, blocks, blocks_first=True)
+        lifted = graph.add("MatMul", stored, graph.weights(torch.stack(projections)))
+        return graph.add("Transpose", lifted, perm=[1, 0, 2])
+
+
+class ExportError(ValueError):
+    """A storage has no ONNX form."""
+
+
+class Place(NamedTuple):
+    """How a graph turns a rank within a block into a row of the array that it reads."""
+
+    first: int = 0  # the row of rank 0
+    zeros: int | None = None  # a row of zeros, for ranks outside of the block; None if there is none
+    is_shared: bool = False  # all ranks are the first row
+
+
+@dataclass(frozen=True, eq=False)
+class HeldBlock:
+    """A block and the table that holds it."""
+
+    table: Table
+    block: StoredBlock
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """The block's own parts of the table's tensors."""
+        return self.table.parts(self.block)
+
+
+def joined(blocks: Sequence[HeldBlock]) -> tuple[Tensor, list[int]]:
+    """The stored rows of blocks one below the other, and where each begins and the last ends."""
+    tables = [held.parts["table"] for held in blocks]
+    return torch.cat(tables), list(accumulate(map(len, tables), initial=0))
+
+
+def for_each_block(graph: Graph, numbers: Sequence[int], *, blocks_first: bool, more: int = 0) -> str:
+    """A number for each block, to combine with ranks that have `more` dimensions behind."""
+    return graph.constant(np.reshape(numbers, (len(numbers), *([1] * (blocks_first + more)))))
