@@ -29,7 +29,7 @@ bench-data: .venv/installed
 
 # Kills by the hundred, random cases by the thousand: FLAGS='--minutes 3 --cases 500' takes a few minutes.
 stress: .venv/installed
-	$(BIN)/python tests/stress.py $(FLAGS)
+	$(BIN)/python tools/stress.py $(FLAGS)
 
 # The kernels' tests with kernels that check every access (AddressSanitizer and UBSan; needs g++).
 sanitize: .venv/installed

@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 import traceback
-from pathlib import Path
 
 
 class Fork:
@@ -55,16 +54,3 @@ def _work(work, log):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def children_of(pid):
-    """The processes that a process has started and that still live."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
-        if int(parent) == pid and state != "Z":
-            found.append(int(path.parent.name))
-    return found
