@@ -202,14 +202,6 @@ def test_a_training_run_has_the_same_bits_with_any_number_of_threads():
         assert torch.equal(one, two)
 
 
-def test_a_layout_of_an_earlier_graph_has_a_row_for_each_rank():
-    layer = mixdim.FeatureEmbeddings(mixdim.plan([5, 9], temperature=0.5, base_dim=4))
-    part = layer.kernel_part
-    earlier = Layout(part.block_layout[:, :7], part.feature_layout, 4)
-    assert earlier.table_shapes == part.layout.table_shapes
-    assert (earlier.block_structs == part.layout.block_structs).all()
-
-
 @pytest.mark.parametrize("stored", [0, 2, 6])
 def test_a_layout_stores_a_row_for_each_rank_or_one_for_all(stored):
     part = mixdim.FeatureEmbeddings(mixdim.plan([5], temperature=0, base_dim=4)).kernel_part
