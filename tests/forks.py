@@ -10,6 +10,8 @@ import sys
 import time
 import traceback
 
+import usual_signals
+
 
 class Fork:
     """A process that does some work, which returns its exit code, in a process group of its own."""
@@ -44,6 +46,7 @@ def _work(work, log):
     code = 1
     try:
         os.setsid()
+        usual_signals.handle()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
