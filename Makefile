@@ -7,8 +7,9 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/mixdim demo --out demo
 
+# Fails also if pytest finds no tests (its code 5). Once -q: with two, pytest does not print its last line.
 test: .venv/installed distributed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q
 
 check: .venv/installed
 	$(BIN)/ruff check .
@@ -29,7 +30,7 @@ bench-data: .venv/installed
 
 # Kills by the hundred, random cases by the thousand: FLAGS='--minutes 3 --cases 500' takes a few minutes.
 stress: .venv/installed
-	$(BIN)/python tests/stress.py $(FLAGS)
+	$(BIN)/python tools/stress.py $(FLAGS)
 
 # The kernels' tests with kernels that check every access (AddressSanitizer and UBSan; needs g++).
 sanitize: .venv/installed

@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import usual_signals as usual
+
 settings.register_profile("mixdim", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("mixdim"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "mixdim")
@@ -20,3 +22,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "mixdim")
 def one_thread():
     """All models are tiny here: threads would wait for each other. `both_paths.py` compares 1 with 2."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def usual_signals():
+    """Signals work as in a terminal, here and in processes that the test starts.
+
+    Only for tests that send some: all others go on as they were started, also when the terminal closes.
+    """
+    before = usual.handle()
+    yield
+    usual.handle(before)

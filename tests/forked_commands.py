@@ -71,8 +71,8 @@ def main():
     import torch._dynamo  # of the first optimizer
 
     import mixdim.runs.train  # noqa: F401
+    from forks import Fork
     from mixdim.cli.main import run
-    from stress_processes import Fork
 
     torch.set_num_threads(1)
     lives = {}

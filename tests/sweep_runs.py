@@ -10,7 +10,7 @@ from training_data import ratings
 
 # For tests of sweeps: their own directory for temporary files, and no advice on widths.
 ALONE = [
-    pytest.mark.usefixtures("one_thread", "temporary"),
+    pytest.mark.usefixtures("one_thread", "temporary", "usual_signals"),
     pytest.mark.filterwarnings("ignore::mixdim.FloorWarning"),
 ]
 TIMES = {"seconds", "train_seconds", "samples_per_second", "peak_memory_bytes"}

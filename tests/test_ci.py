@@ -46,3 +46,11 @@ def test_a_missing_chromium_is_installed(ci, tmp_path):
 )
 def test_no_chromium_is_said_and_stops_nothing(ci, programs):
     assert ci(**programs) == [SKIPPED, *CHECKED]
+
+
+@pytest.mark.parametrize("failing", CHECKED)
+def test_ci_fails_where_make_does(ci, failing):
+    """`make test` also fails if pytest finds no tests: its code is 5 then."""
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        ci(chromium="", make=f'echo "make $1"; test "make $1" != "{failing}"')
+    assert failed.value.stdout.splitlines()[-1] == failing

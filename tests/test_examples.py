@@ -178,7 +178,7 @@ def test_the_python_examples_of_the_page_on_plans_run(tmp_path, monkeypatch):
     page, names = (EXAMPLES.parent / "docs" / "plans.md").read_text(), {}
     for example in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(compile(example, "docs/plans.md", "exec"), names)
-    assert [block.storage.kind for block in names["small"].blocks] == ["narrow", "hashed"]
+    assert [block.storage.kind for block in names["small"].blocks] == ["rows", "hashed"]
     assert mixdim.Plan.load("small.json") == names["small"]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from mixdim._util import startup
 
-SOURCE = Path(startup.__file__).parent.parent
+pytestmark = pytest.mark.usefixtures("usual_signals")
+SOURCE = Path(startup.__file__).parents[2]
 
 
 def start(*command, modules, more=None, **options):

@@ -5,15 +5,8 @@ import pytest
 
 from mixdim._util.signals import StopRequests
 
+pytestmark = pytest.mark.usefixtures("usual_signals")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@pytest.fixture(autouse=True)
-def usual_interrupts():
-    """Ctrl-C as usual, also where a shell started the tests in the background, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def handlers():

@@ -15,6 +15,8 @@ from mixdim._util.arguments import WrongTypeError
 from mixdim.cli.main import run
 from mixdim.cli.progress import progress_bars
 
+pytestmark = pytest.mark.usefixtures("usual_signals")
+
 
 @pytest.fixture
 def doctor(capsys, monkeypatch):

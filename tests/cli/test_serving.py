@@ -134,6 +134,7 @@ def test_what_is_there_stays_and_a_refused_export_leaves_nothing(capsys, tmp_pat
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_a_signal_in_the_middle_of_writing_leaves_nothing(capsys, tmp_path, runs, monkeypatch):
     def ended(*_):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -177,7 +177,7 @@ def test_earlier_sweeps_are_gone_on_with_by_the_rounding_that_they_had(folder):
 
 
 @pytest.fixture
-def started(tmp_path):
+def started(tmp_path, usual_signals):
     """Starts a command as a terminal does, in a process group of its own."""
 
     def start(arguments):

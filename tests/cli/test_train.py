@@ -124,7 +124,7 @@ def test_clicks_are_learnt_with_unknown_dropout_unless_the_paper_is_asked_for(ca
         return config["preset"], config["unknown_dropout"], "unknown dropout: ids become" in said
 
     assert trained_with("default") == ("auto", True, True)
-    assert trained_with("paper", "--preset", "ctr") == ("paper-ctr", False, False)
+    assert trained_with("paper", "--preset", "paper-ctr") == ("paper-ctr", False, False)
     assert trained_with("earlier", "--preset", "clicks") == ("clicks", True, True)
     assert trained_with("off", "--no-unknown-dropout") == ("auto", False, False)
     assert trained_with("on", "--preset", "paper-ctr", "--unknown-dropout") == ("paper-ctr", True, True)

@@ -239,7 +239,7 @@ def test_bad_input_is_refused_by_name():
     for wrong, message in (
         ({"bands": 65}, "bands must be at most 64, got 65"),
         ({"bands": "many"}, "bands must be a whole number or 'octaves', got 'many'"),
-        ({"bits": 3}, "bits must be 8 or 4, got 3"),
+        ({"bits": 3}, "bits must be 32, 8 or 4, got 3"),
         ({"min_dim": -1}, "min_dim must be at least 0, got -1"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -17,6 +17,8 @@ from mixdim.data.folder import read_meta
 from mixdim.data.folder_writer import FolderWriter
 from mixdim.lab.synthetic import generate
 
+pytestmark = pytest.mark.usefixtures("usual_signals")
+
 
 def test_an_unfinished_folder_never_appears(tmp_path):
     with FolderWriter(tmp_path / "data") as writer:
@@ -101,12 +103,8 @@ def test_a_signal_leaves_nothing_behind(tmp_path, number, error, existing):
     out = tmp_path / "data"
     old = read_meta(write_small_folder(out)) if existing else None
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)]
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(error), FolderWriter(out, overwrite=True):
-            signal.raise_signal(number)
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    with pytest.raises(error), FolderWriter(out, overwrite=True):
+        signal.raise_signal(number)
     assert list(tmp_path.iterdir()) == ([out] if existing else [])
     assert not existing or read_meta(out) == old
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)] == handlers
@@ -178,12 +176,9 @@ def test_outside_of_the_main_thread_a_folder_is_written_and_signals_left_alone(t
 
 def test_a_handler_of_the_users_own_stays(tmp_path):
     seen = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
-    try:
-        with FolderWriter(tmp_path / "data"):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    with FolderWriter(tmp_path / "data"):
+        signal.raise_signal(signal.SIGTERM)
     assert seen == [signal.SIGTERM]
 
 

@@ -149,6 +149,9 @@ def work(file, function, rank, world, port, arguments, name):
         sys.modules["at_work"] = module
         sys.path.insert(0, str(Path(file).parent))
         sys.path.insert(0, str(Path(file).parent.parent))
+        import usual_signals
+
+        usual_signals.handle()
         spec.loader.exec_module(module)
         result = getattr(module, function)(rank, world, *arguments)
         Path(name).write_bytes(pickle.dumps(result))

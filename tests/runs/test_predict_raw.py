@@ -118,6 +118,7 @@ def interrupt():
     ("ending", "error"),
     [(interrupt, KeyboardInterrupt), (lambda: signal.raise_signal(signal.SIGTERM), Terminated)],
 )
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("stage", ["read", "encode", "predict"])
 def test_nothing_stays_behind_when_it_is_stopped(tmp_path, trained, scratch, stage, ending, error):
     raw = write(tmp_path / "new.csv", "y,c,d", lines(1, 50))

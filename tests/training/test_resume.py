@@ -93,6 +93,7 @@ def test_a_kill_at_any_step_or_evaluation_changes_nothing(tmp_path):
         assert_same(resumed, out, straight, tmp_path / "straight")
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_a_signal_at_any_step_or_evaluation_changes_nothing(tmp_path):
     dataset = ratings()
     straight = fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "straight")

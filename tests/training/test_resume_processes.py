@@ -17,6 +17,8 @@ from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.training import Checkpoints
 from resumed_runs import everything
 
+pytestmark = pytest.mark.usefixtures("usual_signals")
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):

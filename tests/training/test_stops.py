@@ -82,6 +82,7 @@ def test_weights_that_are_not_finite_never_get_into_a_checkpoint(tmp_path, optim
     assert saved_steps(tmp_path)[-1] < step
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("call", [3, 8, 9, 10])  # in the first epoch, at its end, and in evaluations
 def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, number, call):

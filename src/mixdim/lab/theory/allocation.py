@@ -5,7 +5,7 @@ The problem (paper, Thm. 4.2): widths d_ij that minimise the popularity-weighted
     sum_ij Pi_ij / (n_i m_j) * (sum of sigma_ij(k)^2 over k > d_ij)  with  sum_ij (n_i + m_j) d_ij <= B.
 
 It is optimal among *block-wise* factorisations. Where the blocks of a row nearly share a space, a factor
-for all of them can cost less: `tests/theory/test_errata.py` has an example.
+for all of them can cost less: `tests/lab/theory/test_errata.py` has an example.
 """
 
 from __future__ import annotations

@@ -13,12 +13,13 @@ import tempfile
 import time
 from functools import partial
 from multiprocessing import forkserver, get_context
+from pathlib import Path
 
+from forks import Fork
 from mixdim.cli import main as cli
 from mixdim.runs.sweeps import worker as sweep_worker
 from mixdim.runs.sweeps.records import Record
 from mixdim.runs.sweeps.worker import _start_forkserver
-from stress_processes import Fork, children_of
 from sweep_runs import results, wait_for
 
 AT_ONCE = 3  # sweeps that share a file
@@ -146,6 +147,19 @@ def _sweep_of_host(arguments):
     forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
     sweep_worker.get_temp_dir = lambda: "/nowhere"  # the folder of its socket is the host's to remove
     return cli.run(arguments)
+
+
+def children_of(pid):
+    """The processes that a process has started and that still live."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+        if int(parent) == pid and state != "Z":
+            found.append(int(path.parent.name))
+    return found
 
 
 def kill_cold_sweeps(folder, *, kills, seed, end):

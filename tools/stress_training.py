@@ -7,8 +7,8 @@ import json
 import random
 import time
 
+from forks import Fork
 from mixdim.cli import main as cli
-from stress_processes import Fork
 from sweep_runs import timeless
 
 # Steps, evaluations and checkpoints fall on different steps. Every optimizer keeps another state.

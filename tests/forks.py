@@ -9,7 +9,8 @@ import signal
 import sys
 import time
 import traceback
-from pathlib import Path
+
+import usual_signals
 
 
 class Fork:
@@ -45,6 +46,7 @@ def _work(work, log):
     code = 1
     try:
         os.setsid()
+        usual_signals.handle()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -55,16 +57,3 @@ def _work(work, log):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def children_of(pid):
-    """The processes that a process has started and that still live."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
-        if int(parent) == pid and state != "Z":
-            found.append(int(path.parent.name))
-    return found

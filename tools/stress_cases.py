@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mixdim
+from forks import Fork
 from strategies import plans, random_bags, random_ids
-from stress_processes import Fork
 
 PER_PROCESS = 250
 CLOSE = {

@@ -1,7 +1,7 @@
 """Kills by the hundred and random cases by the thousand: nothing lost, doubled, left behind or crashed.
 
     make stress                                             # about half an hour on two cores
-    python tests/stress.py --sweep-kills 50 --training-kills 50 --cold-sweep-kills 5 --cases 500
+    python tools/stress.py --sweep-kills 50 --training-kills 50 --cold-sweep-kills 5 --cases 500
 
 Not part of `make test`. Every part ends at its counts or after --minutes, whatever comes first. The exit
 code is 1 if anything went wrong; then the folder with logs and records is kept and named. To kill
@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parent.parent / "tests"  # its helpers make the data, plans and forks
 
 
 def main():
@@ -35,7 +35,7 @@ def main():
     told = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"):
         os.environ[name] = "1"  # before torch is imported: a process with threads must not fork
-    sys.path += [str(HERE), str(HERE / "data")]
+    sys.path += [str(TESTS), str(TESTS / "data")]
     folder = Path(tempfile.mkdtemp(prefix="mixdim-stress-"))
     print(f"seed {told.seed}, in {folder}", flush=True)
     problems = _all_parts(told, folder)
