@@ -75,7 +75,7 @@ def said_by(model, batch):
 
 
 def compare(model, batches, *, bits=32, **options):
-    """One file answers as the model does, or as its rounded copy."""
+    """One file answers as the model does, or as its quantized copy."""
     expected = model if bits == 32 else mixdim.quantize(model, bits)
     with served(model, bits=bits, **options) as file:
         for batch in batches:

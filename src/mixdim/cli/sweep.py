@@ -19,7 +19,6 @@ from mixdim.cli.parsing import parse_bands, parse_list, parse_numbers
 from mixdim.planning.budget import format_bytes, parse_budget
 from mixdim.planning.methods import METHODS, WIDTHS
 from mixdim.planning.sizing import nearest_rounding
-from mixdim.storages.rows import check_bits
 
 if TYPE_CHECKING:
     from mixdim.runs.config import RunConfig
@@ -135,7 +134,7 @@ def sweep(
     nearest_rounding(told.rounding or FILL, has_budget=True)
     every_bits = [32 if told.bits is None else told.bits]
     if bits is not None:
-        every_bits = [check_bits(one) for one in parse_numbers(bits, "bits", int, example="32,8")]
+        every_bits = parse_numbers(bits, "bits", int, example="32,8")
     folders, seeds = parse_list(data or told.data or "", "data"), whole_number(seeds, "seeds")
     if methods is None:
         if sizes is not None or budgets is None:
