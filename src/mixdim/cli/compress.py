@@ -29,7 +29,9 @@ def compress(
         str, typer.Option(help="Of the embeddings: bytes (4MB), or a share of what they take (1/8).")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the small run.")],
-    bits: Annotated[int, typer.Option(help="8 or 4: quantize the embeddings too.")] = 32,
+    bits: Annotated[
+        int, typer.Option(help="Bits of a number: 8 or 4 quantize the embeddings too.")
+    ] = 32,
     bands: Annotated[
         str, typer.Option(help="Bands of popularity a feature at most, or octaves of counts.")
     ] = "8",

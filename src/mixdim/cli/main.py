@@ -123,7 +123,7 @@ def plan(
         typer.Option(help="Instead of a temperature, with a budget in bytes: cut, octaves, robe, ..."),
     ] = None,
     bits: Annotated[
-        int, typer.Option(help="8 or 4: quantize the rows once they are trained, to serve them.")
+        int, typer.Option(help="Bits of a number when served: 8 or 4 quantize after training.")
     ] = 32,
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,

@@ -32,7 +32,9 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write: .onnx or .pt2.")],
     bits: Annotated[
         int | None,
-        typer.Option(help="8 or 4: quantize the embeddings; 32: do not. If not given, as the run does."),
+        typer.Option(
+            help="Bits of a number: 8 or 4 quantize the embeddings, 32 does not; default: as the run."
+        ),
     ] = None,
     format: Annotated[str | None, typer.Option(help="onnx or pt2; if not given, as --out ends.")] = None,
     data: DataOfRun = None,

@@ -79,9 +79,7 @@ def sweep(
     ] = ",".join(map(str, WIDTHS)),
     bits: Annotated[
         str | None,
-        typer.Option(
-            help="32,8,4: serve each in so many bits a number; 8 and 4 quantize what is trained."
-        ),
+        typer.Option(help="Bits of a number when served, of 32,8,4: 8 and 4 quantize after training."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Replicates: seeds 0 to N-1.")] = 5,
     bands: Annotated[

@@ -85,9 +85,6 @@ def train(
         ),
     ] = None,
     init: Annotated[str | None, _option(ABOUT_MODEL, "xavier, he_fan_in or he_fan_out.")] = None,
-    bits: Annotated[
-        int | None, _option(ABOUT_MODEL, "8 or 4: quantize the embeddings once they are trained.")
-    ] = None,
     temperature: Annotated[
         float | None, _option(ABOUT_WIDTHS, "0 is uniform; 0.3 if not given.")
     ] = None,
@@ -104,6 +101,10 @@ def train(
     ] = None,
     method: Annotated[
         str | None, _option(ABOUT_WIDTHS, "Instead of a temperature: cut, octaves, robe, ...")
+    ] = None,
+    bits: Annotated[
+        int | None,
+        _option(ABOUT_WIDTHS, "Bits of a number when served: 8 or 4 quantize after training."),
     ] = None,
     plan: Annotated[Path | None, _option(ABOUT_WIDTHS, "A saved plan, instead of all these.")] = None,
     preset: Annotated[
@@ -164,7 +165,6 @@ def train(
     given = {
         "data": None if data is None else str(data),
         "plan": None if plan is None else str(plan),
-        "bits": bits,
         **{"model": model, "biases": biases, "mean": mean, "init": init, "first_order": first_order},
         "from_baseline": from_baseline,
         **{
@@ -172,7 +172,8 @@ def train(
             for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))
         },
         **{"temperature": temperature, "base_dim": base_dim, "budget": budget},
-        **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim, "method": method},
+        **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim},
+        **{"method": method, "bits": bits},
         **{"preset": preset, "optimizer": optimizer, "lr": lr, "table_lr": table_lr},
         "weight_decay": weight_decay,
         **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},

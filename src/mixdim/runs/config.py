@@ -46,6 +46,7 @@ class RunConfig:
     rounding: str | None = None
     min_dim: int | None = None
     method: str | None = None  # with a budget in bytes, in the place of all of these but base_dim
+    bits: int | None = None  # of a number when served: 32, 8 or 4. It makes the plan; then ask that
     plan: str | None = None  # a file, in the place of all of these
     preset: str | None = None
     optimizer: str | None = None
@@ -59,7 +60,6 @@ class RunConfig:
     seed: int | None = None
     slice_by: str | None = None
     init: str | None = None
-    bits: int | None = None  # of a number of the embeddings when served: 32 as trained, 8 or 4
     bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of NCF's one
     top: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
