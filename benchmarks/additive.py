@@ -18,10 +18,10 @@ from typing import Any
 
 from mixdim._util.text import align
 from mixdim.data.table import prepare_table
-from mixdim.runs.beside_baselines import baseline_losses
+from mixdim.runs.baseline_report import baseline_losses
 from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps.recommend import spread
-from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
+from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 
 SPLITS = ("validation", "test")
 
@@ -92,7 +92,7 @@ def main() -> None:
             prepare_table([raw], folder, **columns)
         for variant in variants:
             usual = RunConfig(data=str(folder), base_dim=8, **variant)
-            runs = [SweepRun(replace(usual, seed=seed)) for seed in range(told.seeds)]
+            runs = [RunRequest(replace(usual, seed=seed)) for seed in range(told.seeds)]
             found = [record.summary for record in run_sweep(runs, told.out / f"{case}.jsonl")]
             summaries = [summary for summary in found if summary is not None]
             metric = "mse" if case == "ratings" else "log_loss"

@@ -23,7 +23,7 @@ from torch.autograd import backward
 
 import mixdim.data
 from mixdim.data.dataset import Batch
-from mixdim.runs.beside_baselines import baselines_line
+from mixdim.runs.baseline_report import baselines_line
 from mixdim.runs.config import RunConfig
 from mixdim.runs.train import train_run
 from mixdim.training.baselines import baselines_of

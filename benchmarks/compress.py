@@ -114,14 +114,14 @@ WAYS: dict[str, Callable[[list[Subject], int], Tables | None]] = {
     "plain SVD": plain_svd,
     "mixed, width 1 and more": partial(mixed, min_dim=1),
     "mixed with width 0": mixed,
-    "mixed with width 0, int8": partial(mixed, bits=8),
+    "mixed with width 0, 8 bits": partial(mixed, bits=8),
     "by the loss's metric": mixed,
-    "by the loss's metric, int8": partial(mixed, bits=8),
+    "by the loss's metric, 8 bits": partial(mixed, bits=8),
 }
 
 
 def losses(data: str, seed: int, epochs: int) -> dict[tuple[str, int], float | None]:
-    """Log losses on the test split: of each way and factor, as trained, and with int8 alone."""
+    """Log losses on the test split: of each way and factor, as trained, and in 8 bits alone."""
     dataset = mixdim.data.open(data)
     model = trained(data, seed, epochs)
     layer = model.get_submodule("embeddings")
@@ -148,9 +148,9 @@ def losses(data: str, seed: int, epochs: int) -> dict[tuple[str, int], float | N
         return float(evaluate(other, dataset, "test", batch_size=8192)["log_loss"])
 
     found = {("as trained", 1): loss({s.name: s.weight for s in subjects})}
-    rounded = choose(subjects, whole, bands=1, min_dim=WIDTH, bits=8)
-    tables = [CompressedTable.fitted(*pair) for pair in zip(subjects, rounded, strict=True)]
-    found["int8 alone", round(10 * whole / sum(table.nbytes for table in tables))] = loss(
+    in_8_bits = choose(subjects, whole, bands=1, min_dim=WIDTH, bits=8)
+    tables = [CompressedTable.fitted(*pair) for pair in zip(subjects, in_8_bits, strict=True)]
+    found["8 bits alone", round(10 * whole / sum(table.nbytes for table in tables))] = loss(
         {s.name: table.dense_weight().detach() for s, table in zip(subjects, tables, strict=True)}
     )
     for name, way in WAYS.items():
@@ -183,12 +183,12 @@ def summary(runs: list[dict[tuple[str, int], float | None]]) -> list[str]:
         return f"{added.mean():+.4f} ± {added.std(ddof=1) if len(runs) > 1 else 0:.4f}"
 
     trained = [run["as trained", 1] for run in runs]
-    (of_int8,) = {key for key in runs[0] if key[0] == "int8 alone"}
+    (in_8_bits,) = {key for key in runs[0] if key[0] == "8 bits alone"}
     lines = [["", *(f"{factor}x" for factor in FACTORS)]]
     lines += [[name, *(cell(name, factor) for factor in FACTORS)] for name in WAYS]
     return [
         f"as trained: {', '.join(f'{loss:.4f}' for loss in trained)}; "
-        f"int8 alone, {of_int8[1] / 10}x: {cell(*of_int8)}",
+        f"8 bits alone, {in_8_bits[1] / 10}x: {cell(*in_8_bits)}",
         *align(lines),
     ]
 

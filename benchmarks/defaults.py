@@ -19,11 +19,11 @@ from mixdim.data import Dataset
 from mixdim.data.criteo import prepare_criteo
 from mixdim.data.movielens import prepare_movielens
 from mixdim.lab.synthetic.generate import generate_movielens_like
-from mixdim.runs.beside_baselines import baseline_losses
+from mixdim.runs.baseline_report import baseline_losses
 from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps.recommend import spread
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
+from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 from mixdim.runs.sweeps.tune import WEIGHT_DECAYS
 
 MOVIELENS, CRITEO = "ml-1m.zip", "criteo_kaggle_17583.tsv"
@@ -72,7 +72,7 @@ def _measured(case: str, folder: Path, records: Path, seeds: int) -> list[list[s
     usual = RunConfig(data=str(folder), base_dim=16)
 
     def trained(config: RunConfig, number: int) -> list[dict[str, Any]]:
-        runs = [SweepRun(replace(config, seed=seed)) for seed in range(number)]
+        runs = [RunRequest(replace(config, seed=seed)) for seed in range(number)]
         return summaries(run_sweep(runs, records))
 
     new = trained(usual, seeds)

@@ -9,9 +9,9 @@ import argparse
 from pathlib import Path
 
 from mixdim._util.text import align
+from mixdim.runs.sweeps.budgets import share_spent
 from mixdim.runs.sweeps.methods import method_of
 from mixdim.runs.sweeps.records import read_records
-from mixdim.runs.sweeps.spending import share_spent
 
 
 def main() -> None:

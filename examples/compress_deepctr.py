@@ -41,11 +41,11 @@ def main(data: str | None = None, rows: int = 200_000, epochs: int = 2, with_los
         loss=(lambda output, batch: binary_cross_entropy(output, batch[1])) if with_loss else None,
     )
     report("before", model, sum(table.weight.nbytes for table in model.embedding_dict.values()))
-    for share, quantize in itertools.product(("1/8", "1/32"), (None, "int8")):
+    for share, bits in itertools.product(("1/8", "1/32"), (32, 8)):
         small = new_model()
         small.load_state_dict(model.state_dict())
-        result = mixdim.compress(small, counts, budget=share, quantize=quantize)
-        report(f"{share}, {quantize or 'float32'}", small, result.bytes_after - result.bytes_refused)
+        result = mixdim.compress(small, counts, budget=share, bits=bits)
+        report(f"{share}, {bits} bits", small, result.bytes_after - result.bytes_refused)
 
 
 if __name__ == "__main__":

@@ -49,13 +49,13 @@ def main(data: str | None = None, rows: int = 200_000, epochs: int = 2, with_los
         loss=(lambda output, batch: binary_cross_entropy(output, batch[1])) if with_loss else None,
     )
     report("before", model, sum(t.weight.nbytes for t in model.embedding.embed_dict.values()))
-    for share, quantize in itertools.product(("1/8", "1/32"), (None, "int8")):
+    for share, bits in itertools.product(("1/8", "1/32"), (32, 8)):
         small = new_model()
         small.load_state_dict(model.state_dict())
-        result = mixdim.compress(small, counts, budget=share, quantize=quantize)
+        result = mixdim.compress(small, counts, budget=share, bits=bits)
         for feature in small.deep_features:  # which still have the old tables, as result.stale says
             feature.embed = small.embedding.embed_dict[feature.name]
-        report(f"{share}, {quantize or 'float32'}", small, result.bytes_after)
+        report(f"{share}, {bits} bits", small, result.bytes_after)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Answer JSON over HTTP with an exported model: onnxruntime and numpy, without mixdim or PyTorch.
 
-    mixdim export run --out model.onnx --int8
+    mixdim export run --out model.onnx --bits 8
     python examples/serve.py model.onnx --port 8000
     curl -d '[{"user": "17", "item": "260"}, {"user": "new", "item": "1"}]' localhost:8000/predict
 

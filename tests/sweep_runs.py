@@ -5,7 +5,7 @@ import time
 import pytest
 
 from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.sweep import SweepRun
+from mixdim.runs.sweeps.sweep import RunRequest
 from training_data import ratings
 
 # For tests of sweeps: their own directory for temporary files, and no advice on widths.
@@ -23,12 +23,12 @@ def told(dataset=None, **options):
 
 
 def endless():
-    return SweepRun(told(base_dim=4, epochs=100_000, patience=0))
+    return RunRequest(told(base_dim=4, epochs=100_000, patience=0))
 
 
 def runs_of(temperatures=(0.0, 0.3), seeds=(0, 1), model_budget=1_500, **options):
     return [
-        SweepRun(told(temperature=temperature, seed=seed, **options), model_budget)
+        RunRequest(told(temperature=temperature, seed=seed, **options), model_budget)
         for seed in seeds
         for temperature in temperatures
     ]

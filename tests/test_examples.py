@@ -139,7 +139,7 @@ def test_a_model_of_another_library_is_compressed(library, package, stale, capsy
     pattern = r"^(.+): log loss (\d\.\d+), AUC (0\.\d+), ([\d,]+) bytes"
     before, *small = re.findall(pattern, printed, flags=re.MULTILINE)
     assert [name for name, *_ in (before, *small)] == [
-        *("before", "1/8, float32", "1/8, int8", "1/32, float32", "1/32, int8")
+        *("before", "1/8, 32 bits", "1/8, 8 bits", "1/32, 32 bits", "1/32, 8 bits")
     ]
     for name, loss, _, num_bytes in small:
         share = int(num_bytes.replace(",", "")) / int(before[3].replace(",", ""))

@@ -28,9 +28,7 @@ def test_compress_evaluate_and_predict_work_one_after_the_other(capsys, trained,
     found = output(capsys, "evaluate", out, "--data", data, "--split", "validation").out
     assert after[1] in found
     output(capsys, "predict", out, "--data", data, "--out", tmp_path / "p.parquet")
-    output(
-        capsys, "compress", trained, "--budget", "2kB", "--quantize", "int8", "--out", out, "--overwrite"
-    )
+    output(capsys, "compress", trained, "--budget", "2kB", "--bits", "8", "--out", out, "--overwrite")
 
 
 def test_what_is_wrong_is_one_line(capsys, trained, tmp_path):
@@ -41,8 +39,6 @@ def test_what_is_wrong_is_one_line(capsys, trained, tmp_path):
 
     assert "the smallest for these 2 tables is" in told("--budget", "9B")
     assert "a size must be a number of bytes" in told("--budget", "much")
-    assert "quantize must be one of int8, int4, got 'int2'" in told(
-        "--budget", "1/8", "--quantize", "int2"
-    )
+    assert "bits must be 32, 8 or 4, got 2" in told("--budget", "1/8", "--bits", "2")
     assert "is not a run: it has no config.toml" in told("--budget", "1/8", of=tmp_path)
     assert not out.exists()

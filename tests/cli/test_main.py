@@ -67,6 +67,20 @@ def test_plan_reads_counts_and_cuts_bands(capsys, tmp_path):
     assert [block.size for block in banded.blocks] == [2, 6]
 
 
+def test_a_plan_is_served_in_the_bits_asked_for(capsys, tmp_path):
+    plan = mixdim.plan({"user": 60, "item": 37}, temperature=0.3, base_dim=8)
+    assert output(capsys, *PLAN, "--bits", "8").out == f"{plan.quantized(8)}\n"
+    assert output(capsys, *PLAN, "--bits", "32").out == f"{plan}\n"
+    file = tmp_path / "counts.json"
+    file.write_text(json.dumps({"item": list(range(1000, 0, -1))}))
+    by_method = ("plan", "--plan-from", str(file), "--method", "mixed", "--base-dim", "4")
+    small = mixdim.Plan.from_json(
+        output(capsys, *by_method, "--bits", "8", "--budget", "4500B", "--json").out
+    )
+    assert [block.storage for block in small.blocks] == [mixdim.Rows(4, bits=8)]
+    assert 4000 < small.nbytes() <= 4500 < small.trainable().nbytes()
+
+
 def test_ids_per_sample_change_the_widths(capsys):
     more = json.loads(output(capsys, *PLAN, "--json", "--ids-per-sample", "user=10").out)
     assert more["features"][0]["blocks"][0]["row_prob"] == pytest.approx(10 / 60)
@@ -114,6 +128,8 @@ def test_outputs_go_through_links_and_into_pipes(capsys, tmp_path, option):
         ([*PLAN, "--temperature", "hot"], "'--temperature'"),
         ([*PLAN, "--bands", "2"], "need its counts"),
         ([*PLAN, "--rounding", "up"], "rounding must be"),
+        ([*PLAN, "--bits", "2"], "bits must be 32, 8 or 4, got 2"),
+        ([*PLAN, "--bits", "int8"], "'--bits'"),
         ([*PLAN, "--ids-per-sample", "x"], "--ids-per-sample must be a number"),
         ([*PLAN, "--ids-per-sample", "shop=1"], "unknown feature 'shop'"),
         ([*PLAN, "--save", "/nowhere/plan.json"], "there is no directory /nowhere"),

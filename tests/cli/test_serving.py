@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 
@@ -9,10 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+import mixdim
 from commands import complaint, output
 from mixdim.cli.main import run
 from mixdim.runs import serving_times
 from mixdim.serving import onnx_file
+from mixdim.serving.session import ServedModel
 from training_data import clicks, clicks_with_bags, ratings
 
 pytest.importorskip("onnxruntime", reason="pip install 'mixdim[serve]'")
@@ -60,36 +63,42 @@ def test_an_exported_file_predicts_as_the_run(capsys, tmp_path, runs, name):
     assert after == pytest.approx(before, abs=2e-6)
 
 
-def test_rounding_says_what_it_costs_and_a_rounded_run_stays_as_it_is(capsys, tmp_path, runs):
+def test_quantizing_says_what_it_costs_and_a_quantized_run_stays_as_it_is(capsys, tmp_path, runs):
     data, file = ratings().path, tmp_path / "model.onnx"
     expected = predictions(capsys, runs / "mf", data, tmp_path / "run.parquet")["prediction"]
     distances = []
-    for kind in ("float32", "int8", "int4"):
-        said = output(capsys, "export", runs / "mf", "--out", file, f"--{kind}", "--overwrite").out
+    for bits in (32, 8, 4):
+        export = ("export", runs / "mf", "--out", file, "--overwrite")
+        said = output(capsys, *export, "--bits", bits).out
         found = predictions(capsys, file, data, tmp_path / "p.parquet")
         distances.append(np.abs(found["prediction"] - expected).max())
         mse = float(((found["prediction"] - found["target"]) ** 2).mean())
         assert float(said.splitlines()[2].split()[-3]) == pytest.approx(mse, abs=3e-6)
     assert distances == sorted(distances)
     assert distances[0] < 1e-5 < distances[1]
-    shutil.copytree(runs / "mf", tmp_path / "rounded")
-    config = (runs / "mf" / "config.toml").read_text()
-    (tmp_path / "rounded" / "config.toml").write_text(f'quantize = "int8"\n{config}')
-    export = ("export", tmp_path / "rounded", "--out", file, "--overwrite")
-    assert "is rounded to int8 already, so it is not int4" in complaint(capsys, *export, "--int4")
+    small = shutil.copytree(runs / "mf", tmp_path / "small")
+    mixdim.Plan.load(small / "plan.json").quantized(8).save(small / "plan.json")
+    export = ("export", small, "--out", file, "--overwrite")
+    for bits in (32, 4):
+        message = f"is quantized to 8 bits already, so bits cannot be {bits}"
+        assert message in complaint(capsys, *export, "--bits", bits)
+    output(capsys, *export, "--bits", 8)
+    exported = file.read_bytes()
     output(capsys, *export)
+    assert file.read_bytes() == exported
+    assert ServedModel(file).about["bits"] == 8
     found = predictions(capsys, file, data, tmp_path / "p.parquet")["prediction"]
     assert np.abs(found - expected).max() == pytest.approx(distances[1], rel=1e-3)
 
 
-def test_an_export_says_which_tables_it_does_not_round(capsys, tmp_path):
+def test_an_export_says_which_blocks_it_does_not_quantize(capsys, tmp_path):
     arguments = ("--model", "mf", "--base-dim", "8", "--batch-size", "50", "--epochs", "1")
     method = ("--method", "hashed", "--budget", "1kB")
     output(capsys, "train", "--data", ratings().path, *arguments, *method, "--out", tmp_path / "hashed")
     export = ("export", tmp_path / "hashed", "--out", tmp_path / "model.onnx")
-    assert "not rounded" not in output(capsys, *export).out
-    said = output(capsys, *export, "--int8", "--overwrite").out
-    assert "not rounded: tables stored as hashed; only narrow ones are" in said
+    assert "not quantized" not in output(capsys, *export).out
+    said = output(capsys, *export, "--bits", "8", "--overwrite").out
+    assert "not quantized: blocks stored as hashed\n" in said
 
 
 def test_the_file_beside_the_model_says_which_id_a_value_has(capsys, tmp_path, runs):
@@ -109,7 +118,7 @@ def test_what_is_there_stays_and_a_refused_export_leaves_nothing(capsys, tmp_pat
     file = tmp_path / "model.onnx"
     export = ("export", runs / "mf", "--out", file)
     for more, message in [
-        (("--int8", "--int4"), "give one of --int8, --int4 and --float32"),
+        (("--bits", "2"), "bits must be 32, 8 or 4, got 2"),
         (("--unknown", "guess"), "unknown must be clip or refuse, got 'guess'"),
         (("--format", "tflite"), "format must be onnx or pt2, got 'tflite'"),
         (("--split", "dev"), "split must be one of train, validation, test, got 'dev'"),
@@ -172,12 +181,12 @@ def test_bench_serving_times_every_way(capsys, runs, monkeypatch):
     monkeypatch.setattr(serving_times, "_by_torch", not_today)  # it takes seconds
     options = ("--data", ratings().path, "--batches", "1,7", "--seconds", "0.01")
     found = json.loads(output(capsys, "bench-serving", runs / "mf", *options, "--json").out)
-    ways = ["eager", "float32", "int8", "int4"]
+    ways = ["eager", "32 bits", "8 bits", "4 bits"]
     assert [(row["batch"], row["name"]) for row in found] == [(n, w) for n in (1, 7) for w in ways]
     assert all(0 < row["low"] <= row["median"] <= row["high"] for row in found)
     assert [row["bytes"] is None for row in found[:4]] == [True, False, False, False]
     said = output(capsys, "bench-serving", runs / "dlrm", "--batches", "2", "--seconds", "0.01").out
     assert said.startswith("torch.onnx: not exported: no such operator\nbatch of 2 ")
-    assert [line.split()[0] for line in said.splitlines()[2:6]] == ways
+    assert [re.split("  +", line)[0] for line in said.splitlines()[2:6]] == ways
     message = "--batches must be numbers such as 1,256, got 'many'"
     assert message in complaint(capsys, "bench-serving", runs / "mf", "--batches", "many")

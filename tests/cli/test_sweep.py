@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from mixdim.cli import sweep as cli_sweep
 from mixdim.cli.main import run
 from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps.records import read_records
-from mixdim.runs.sweeps.sweep import SweepRun, _solve
+from mixdim.runs.sweeps.sweep import RunRequest, _solve
 from mixdim.runs.sweeps.table import sweep_table
 from sweep_runs import results, wait_for
 from training_data import ratings
@@ -164,11 +165,11 @@ def test_budgets_of_embeddings_are_equal_and_what_is_spent_of_them_is_shown(caps
 def test_earlier_sweeps_are_gone_on_with_by_the_rounding_that_they_had(folder):
     def keys(rounding):
         told = RunConfig(model="mf", rounding=rounding)
-        runs = cli_sweep._runs(told, [str(ratings().path)], [0.0, 0.3], ["1000", "4kB"], 1)
+        runs = cli_sweep._runs(told, [str(ratings().path)], [0.0, 0.3], ["1000", "4kB"], [32], 1)
         return [run.key for run in _solve(runs)]
 
     before = [
-        SweepRun(RunConfig(data=str(ratings().path), model="mf", temperature=t, seed=0), 1000)
+        RunRequest(RunConfig(data=str(ratings().path), model="mf", temperature=t, seed=0), 1000)
         for t in (0.0, 0.3)
     ]
     assert keys("power_of_two") == [run.key for run in _solve(before)] * 2
@@ -223,7 +224,7 @@ def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(f
     assert len(read_records([file])) == 2
 
 
-def by_methods(folder, methods, sizes, *, records):
+def by_methods(folder, methods, sizes, *more, records):
     return [
         *(
             "sweep",
@@ -237,28 +238,31 @@ def by_methods(folder, methods, sizes, *, records):
             sizes,
         ),
         *("--widths", "2,4", "--seeds", "2", "--config", str(folder / "run.toml")),
-        *("--records", str(folder / records)),
+        *("--records", str(folder / records), *more),
     ]
 
 
 def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, folder):
-    assert run(by_methods(folder, "uniform,octaves,int8:cut", "1/8,1/64", records="methods.jsonl")) == 0
+    named = ("uniform,cut", "1/8,1/64", "--bits", "32,8")
+    assert run(by_methods(folder, *named, records="methods.jsonl")) == 0
     printed = capsys.readouterr()
     assert printed.err.startswith("uniform is not possible in 1/64 (")
-    lines = [line.split() for line in printed.out.splitlines()]
+    assert "\nuniform, 8 bits is not possible in 1/64 (" in printed.err
     compared = [
         "1/1 uniform",
         "1/8 uniform",
-        "1/8 octaves",
-        "1/8 int8:cut",
-        "1/64 octaves",
-        "1/64 int8:cut",
+        "1/8 cut",
+        "1/8 uniform, 8 bits",
+        "1/8 cut, 8 bits",
+        "1/64 cut",
+        "1/64 cut, 8 bits",
     ]
-    assert [" ".join(line[2:4]) for line in lines[1 : 1 + len(compared)]] == compared
+    named = [re.findall(r"1/\d+ +\w+(?:, 8 bits)?", line) for line in printed.out.splitlines()]
+    assert [re.sub(" +", " ", name) for names in named for name in names] == compared
     records = read_records([folder / "methods.jsonl"])
     for record in records:
         assert record.summary["embedding_bytes"] <= int(record.config["budget"][:-1])
-        assert ("before_quantizing" in record.summary) == (record.config["method"] == "int8:cut")
+        assert ("before_quantizing" in record.summary) == (record.config["bits"] == 8)
     assert {record.config["seed"] for record in records} == {0, 1}
     assert run(["recommend", "--records", str(folder / "methods.jsonl"), "--loss-within", "50%"]) == 0
     printed = capsys.readouterr()
@@ -288,9 +292,14 @@ def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, tmp_path):
         (["--methods", "cut"], "--methods takes --bytes, and neither --budgets nor --temperatures"),
         (["--bytes", "1/8"], "give --budgets, or --methods and --bytes"),
         ([], "give --budgets, or --methods and --bytes"),
-        (["--methods", "magic", "--bytes", "1/8"], "a method must be one of uniform, mixed, octaves"),
+        (["--methods", "magic", "--bytes", "1/8"], "method must be one of uniform, mixed, octaves"),
         (["--methods", "cut", "--bytes", "huge"], "a size must be a number of bytes"),
         (["--methods", "cut", "--bytes", "1/8", "--widths", "two"], "--widths must be numbers such as"),
+        (["--methods", "cut", "--bytes", "1/8", "--bits", "8,2"], "bits must be 32, 8 or 4, got 2"),
+        (
+            ["--methods", "cut", "--bytes", "1/8", "--bits", "int8"],
+            "--bits must be numbers such as 32,8",
+        ),
         (["--methods", "cut", "--bytes", "1/8", "--widths", "0"], "widths must be at least 1, got 0"),
     ],
 )

@@ -17,14 +17,14 @@ def sweep(folder, *more):
 
 def methods(folder, *more):
     sizes = ("--bytes", "1/2,1/8", "--widths", "4", "--reference-width", "8")
-    return sweep(folder, "--methods", "cut,int8:cut", *sizes, *more)
+    return sweep(folder, "--methods", "cut", "--bits", "32,8", *sizes, *more)
 
 
 def test_a_sweep_of_methods_draws_what_it_found(tmp_path):
     for name in ("methods.svg", "methods.png"):  # the second time nothing is left to train
         assert run(methods(tmp_path, "--plot", str(tmp_path / name))) == 0
     drawn = (tmp_path / "methods.svg").read_text()
-    assert "<!-- int8:cut -->" in drawn
+    assert "<!-- cut, 8 bits -->" in drawn
     assert "<!-- 1/8 -->" in drawn
     assert (tmp_path / "methods.png").read_bytes().startswith(b"\x89PNG")
 

@@ -79,14 +79,17 @@ def strangers(tmp_path):
     return tmp_path / "data"
 
 
-def test_a_run_says_what_rounding_its_embeddings_cost(capsys, tmp_path):
-    printed = output(capsys, *train(tmp_path / "run", "--quantize", "int8")).out
+def test_a_run_says_what_it_costs_to_quantize_its_embeddings(capsys, tmp_path):
+    printed = output(capsys, *train(tmp_path / "run", "--bits", "8")).out
     assert "test, best before quantizing" in printed
-    assert " in int8\n" in printed
+    assert " in 8 bits\n" in printed
+    assert "once trained, embeddings are quantized to 8 bits: " in printed
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     found = output(capsys, "evaluate", tmp_path / "run", "--data", ratings().path, "--json").out
     assert json.loads(found)["mse"] == pytest.approx(summary["test"]["best"]["mse"], rel=1e-6)
-    assert "quantize must be one of" in complaint(capsys, *train(tmp_path / "other", "--quantize", "8"))
+    assert "bits must be 32, 8 or 4, got 2" in complaint(
+        capsys, *train(tmp_path / "other", "--bits", "2")
+    )
 
 
 def test_the_end_says_how_many_lookups_were_of_rows_never_trained(capsys, tmp_path, strangers):

@@ -85,14 +85,14 @@ def test_bytes_are_for_all_tables_and_a_share_for_those_that_it_compresses():
     assert mixdim.compress(model, observed(model), budget="20kB", echo=None).bytes_after <= 20_000
 
 
-def test_a_lower_budget_keeps_less_and_rounding_keeps_more():
+def test_a_lower_budget_keeps_less_and_fewer_bits_keep_more():
     kept = {}
-    for budget, quantize in (("1/4", None), ("1/16", None), ("1/16", "int8"), ("1/16", "int4")):
+    for budget, bits in (("1/4", 32), ("1/16", 32), ("1/16", 8), ("1/16", 4)):
         model = Recommender()
-        result = mixdim.compress(model, observed(model), budget=budget, quantize=quantize, echo=None)
-        kept[budget, quantize] = np.mean([t.energy for t in result.tables if t.energy is not None])
-    assert kept["1/4", None] > kept["1/16", None]
-    assert kept["1/16", "int4"] > kept["1/16", "int8"] > kept["1/16", None]
+        result = mixdim.compress(model, observed(model), budget=budget, bits=bits, echo=None)
+        kept[budget, bits] = np.mean([t.energy for t in result.tables if t.energy is not None])
+    assert kept["1/4", 32] > kept["1/16", 32]
+    assert kept["1/16", 4] > kept["1/16", 8] > kept["1/16", 32]
 
 
 def test_what_the_loss_feels_is_kept_first():
@@ -271,7 +271,7 @@ def nan(model):
         (None, None, {"budget": "9/8"}, "budget must be a share above 0 and at most 1, got '9/8'"),
         (None, None, {"budget": "12.5%"}, "bytes such as '4MB' or a share such as '1/8', got '12.5%'"),
         (None, None, {"budget": 0.5}, "budget must be a whole number, got 0.5"),
-        (None, None, {"quantize": "int2"}, "quantize must be None, 'int8' or 'int4', got 'int2'"),
+        (None, None, {"bits": 2}, "bits must be 32, 8 or 4, got 2"),
         (None, None, {"bands": 0}, "bands must be"),
         (None, None, {"optimizers": SGD}, "optimizers must be a list, got one SGD: put it in"),
         (None, None, {"optimizers": ["adam"]}, r"optimizers\[0\] must be a torch.optim.Opt.*got str"),

@@ -26,7 +26,7 @@ def saved(tmp_path):
     return model, tmp_path / "small.safetensors"
 
 
-@pytest.mark.parametrize("options", [{}, {"quantize": "int8"}, {"bands": 1}])
+@pytest.mark.parametrize("options", [{}, {"bits": 8}, {"bands": 1}])
 def test_what_is_loaded_is_the_same_model(tmp_path, options):
     model, path = compressed(**options), tmp_path / "small.safetensors"
     mixdim.save_compressed(model, path)
@@ -62,9 +62,9 @@ def test_a_table_in_two_places_is_saved_once(tmp_path):
         mixdim.load_compressed(twice, path)
 
 
-@pytest.mark.parametrize("quantize", [None, "int8"])
-def test_numbers_become_those_of_the_type_that_the_model_has(tmp_path, quantize):
-    model, path = compressed(quantize=quantize).half(), tmp_path / "small.safetensors"
+@pytest.mark.parametrize("bits", [32, 8])
+def test_numbers_become_those_of_the_type_that_the_model_has(tmp_path, bits):
+    model, path = compressed(bits=bits).half(), tmp_path / "small.safetensors"
     mixdim.save_compressed(model, path)
     mixdim.load_compressed(other := Recommender(seed=1), path)
     assert other.user.dtype == torch.float32

@@ -134,9 +134,9 @@ def test_it_is_copied_moved_and_loaded():
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
-def test_vectors_have_the_type_of_the_table_and_change_it_as_weights_do(kind, quantize):
-    small, _ = compressed(kind(400, 8, dtype=torch.bfloat16), quantize=quantize)
+@pytest.mark.parametrize("bits", [32, 8, 4])
+def test_vectors_have_the_type_of_the_table_and_change_it_as_weights_do(kind, bits):
+    small, _ = compressed(kind(400, 8, dtype=torch.bfloat16), bits=bits)
     ids = torch.arange(200).view(50, 4)
     for dtype in (torch.bfloat16, torch.float16, torch.float64):
         small = copy.deepcopy(small).to(dtype)
@@ -171,6 +171,6 @@ def test_a_frozen_table_stays_frozen_and_a_rounded_one_has_nothing_to_train():
     small, _ = compressed(frozen)
     assert small.parameters()
     assert not any(parameter.requires_grad for parameter in small.parameters())
-    rounded, plain = compressed(nn.Embedding(100, 8), quantize="int8", bands=1, min_dim=1)
-    assert not list(rounded.parameters())
-    assert torch.allclose(rounded(torch.arange(100)), plain(torch.arange(100)), atol=1e-6)
+    small, plain = compressed(nn.Embedding(100, 8), bits=8, bands=1, min_dim=1)
+    assert not list(small.parameters())
+    assert torch.allclose(small(torch.arange(100)), plain(torch.arange(100)), atol=1e-6)

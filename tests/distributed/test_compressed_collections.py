@@ -44,7 +44,7 @@ def compress_a_collection(rank, world, folder):
         expected = torch.bincount(ids, minlength=ROWS[name])
         assert stats[f"0.embedding_bags.of_{name}"].tolist() == expected.tolist()
 
-    result = mixdim.compress(model, stats, "1/2", quantize="int8", echo=None)
+    result = mixdim.compress(model, stats, "1/2", bits=8, echo=None)
     assert not result.refused
     assert sum(tensor.nbytes for tensor in model.state_dict().values()) == result.bytes_after
     assert result.bytes_after <= result.bytes_before / 2

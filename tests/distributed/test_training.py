@@ -157,6 +157,7 @@ def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_pa
         (["--optimizer", "amsgrad"], "optimizer must be one of adagrad, sgd with --distributed"),
         (["--model", "mf"], "--distributed trains --model dlrm only"),
         (["--first-order"], "--first-order is not there with --distributed"),
+        (["--bits", "8"], "--bits and --method are not there with --distributed: leave them out"),
         (["--tune"], "--tune and --tensorboard are not there with --distributed"),
         (["--base-dim", "0"], "base_dim must be"),
         (["--weight-decay", "0.1"], "weight_decay must be 0 with optimizer 'adagrad'"),
@@ -174,11 +175,12 @@ def test_what_cannot_be_is_refused_in_a_line_by_every_rank(ranks, undisturbed, d
 def test_a_plan_that_torchrec_cannot_hold_is_refused_before_there_is_a_folder(data, tmp_path, capsys):
     plan = mixdim.plan(Dataset(data), temperature=0, base_dim=4)
     hashed = plan.with_storage(next(iter(plan)), mixdim.Hashed(4, buckets=2))
-    hashed.save(tmp_path / "plan.json")
     told = ["train", "--distributed", "--data", str(data), "--plan", str(tmp_path / "plan.json")]
-    assert run_command([*told, "--out", str(tmp_path / "run")]) == 2
-    assert "is stored as Hashed" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    for refused, storage in ((hashed, "Hashed("), (plan.quantized(), "Rows(dim=4, bits=8)")):
+        refused.save(tmp_path / "plan.json")
+        assert run_command([*told, "--out", str(tmp_path / "run")]) == 2
+        assert f"is stored as {storage}" in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_is_finished_is_not_measured_again(ranks, undisturbed):

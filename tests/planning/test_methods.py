@@ -10,9 +10,9 @@ from safetensors.torch import save
 
 import mixdim
 from mixdim.planning.budget import BudgetTooSmallError
-from mixdim.planning.methods import METHODS, method_named, plan_by_method, rounding_of, stored_bytes
+from mixdim.planning.methods import METHODS, method_named, plan_by_method
 
-NAMES = [*METHODS, "int8:mixed", "int4:octaves", "int8:cut", "int8:uniform"]
+WAYS = [*((name, 32) for name in METHODS), ("mixed", 8), ("octaves", 4), ("cut", 8), ("uniform", 8)]
 
 
 def features(*counts, ids=1.0):
@@ -24,17 +24,15 @@ def features(*counts, ids=1.0):
     )
 
 
-def planned(name, some, num_bytes, base_dim):
-    return plan_by_method(
-        name, some, num_bytes, base_dim=base_dim if method_named(name).has_width else None
-    )
+def planned(name, some, num_bytes, base_dim, bits=32):
+    width = base_dim if method_named(name).has_width else None
+    return plan_by_method(name, some, num_bytes, base_dim=width, bits=bits)
 
 
-def written_bytes(plan, name):
-    """What safetensors writes of a layer as it would be stored, without its header."""
-    layer = mixdim.FeatureEmbeddings(plan)
-    if rounding_of(name):
-        layer = layer.quantized({"int8": 8, "int4": 4}[rounding_of(name)])
+def written_bytes(plan):
+    """What safetensors writes of a layer as it is served, without its header."""
+    layer = mixdim.FeatureEmbeddings(plan.trainable()).quantized(plan.least_bits)
+    assert layer.plan.features == plan.features
     page = save({key: value.contiguous() for key, value in layer.state_dict().items()})
     header = int.from_bytes(page[:8], "little")
     assert json.loads(page[8 : 8 + header])
@@ -46,16 +44,19 @@ many_counts = st.lists(
 ).filter(lambda counts: all(map(any, counts)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "bits"), WAYS)
 @settings(max_examples=30, deadline=None)
 @given(counts=many_counts, num_bytes=st.integers(4, 4000), base_dim=st.sampled_from([1, 2, 3, 8]))
-def test_a_plan_costs_what_its_file_does_and_never_more_than_asked(name, counts, num_bytes, base_dim):
+def test_a_plan_costs_what_its_file_does_and_never_more_than_asked(
+    name, bits, counts, num_bytes, base_dim
+):
     some = features(*counts)
     try:
-        plan = planned(name, some, num_bytes, base_dim)
+        plan = planned(name, some, num_bytes, base_dim, bits)
     except BudgetTooSmallError:
         return
-    assert stored_bytes(name, plan) == written_bytes(plan, name) <= num_bytes
+    assert plan.nbytes() == written_bytes(plan) <= num_bytes
+    assert plan.least_bits in (bits, 32)  # shared rows alone have 32
     assert {feature.name: feature.rows for feature in plan.features} == some.cardinalities
     assert mixdim.Plan.from_json(plan.to_json()) == plan
 
@@ -113,20 +114,23 @@ def test_quotients_are_as_fine_as_the_budget_allows(rows, stored):
         assert storage == mixdim.QuotientRemainder(1, fitting[0])
 
 
-def test_rounded_methods_train_as_much_as_fits_when_it_is_rounded():
+def test_a_plan_in_few_bits_trains_as_much_as_fits_when_it_is_quantized():
     some = features(range(1000, 0, -1))
-    plan = planned("int8:cut", some, 1600, 4)
-    assert 1500 < plan.quantized(8).nbytes() <= 1600 < plan.nbytes()
+    plan = planned("cut", some, 1600, 4, bits=8)
+    assert 1500 < plan.nbytes() <= 1600 < plan.trainable().nbytes()
+    assert plan.trainable().made_by["rule"] == "cut"
     assert planned("cut", some, 1600, 4).nbytes() <= 1600
-    with pytest.raises(BudgetTooSmallError, match="900 bytes in int8 are too few"):
-        planned("int8:uniform", some, 900, None)
+    with pytest.raises(BudgetTooSmallError, match="900 bytes in 8 bits are too few"):
+        planned("uniform", some, 900, None, bits=8)
+    with pytest.raises(ValueError, match="bits must be 32, 8 or 4, got 2"):
+        planned("cut", some, 1600, 4, bits=2)
 
 
 @pytest.mark.parametrize(
     ("name", "base_dim", "message"),
     [
-        ("magic", 4, "a method must be one of uniform, mixed, .* before it, got 'magic'"),
-        ("int2:mixed", 4, "got 'int2:mixed'"),
+        ("magic", 4, "method must be one of uniform, mixed, .* got 'magic'"),
+        ("int8:mixed", 4, r"\(bits are an option of their own\), got 'int8:mixed'"),
         ("uniform", 4, "method 'uniform' finds its own base_dim, got 4"),
         ("cut", 0, "base_dim must be at least 1, got 0"),
     ],

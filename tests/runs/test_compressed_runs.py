@@ -9,7 +9,7 @@ import torch
 from mixdim.runs import compressed
 from mixdim.runs.compressed import compress_run
 from mixdim.runs.config import RunConfig
-from mixdim.runs.rounded import embedding_bytes, embedding_layers
+from mixdim.runs.embeddings import embedding_bytes, embedding_layers
 from mixdim.runs.spectrum import tables_of
 from mixdim.runs.train import train_run
 from mixdim.runs.trained import evaluate_run, open_for, predict_run
@@ -25,18 +25,18 @@ WIDE = {"temperature": 0.0, "base_dim": 8}
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "quantize"),
+    ("model", "options", "bits"),
     [
-        ("dlrm", {"unknown_dropout": True, "epochs": 1, "first_order": True, "quantize": "int8"}, None),
-        ("mf", {}, "int8"),
-        ("ncf", {"quantize": "int8"}, None),
+        ("dlrm", {"unknown_dropout": True, "epochs": 1, "first_order": True, "bits": 8}, 32),
+        ("mf", {}, 8),
+        ("ncf", {"bits": 8}, 32),
     ],
 )
-def test_a_small_run_is_measured_as_it_says(model, options, quantize, tmp_path):
+def test_a_small_run_is_measured_as_it_says(model, options, bits, tmp_path):
     data = DATA[model]()
     train_run(told(model, **WIDE, **options), tmp_path / "run")
     before = content(tmp_path / "run")
-    found = compress_run(tmp_path / "run", tmp_path / "small", budget="1/2", quantize=quantize)
+    found = compress_run(tmp_path / "run", tmp_path / "small", budget="1/2", bits=bits)
     assert content(tmp_path / "run") == before
 
     run, small = (open_for(tmp_path / name, data) for name in ("run", "small"))
@@ -52,6 +52,8 @@ def test_a_small_run_is_measured_as_it_says(model, options, quantize, tmp_path):
     summary = json.loads((tmp_path / "small" / "summary.json").read_text())
     assert summary["compressed_from"] == str(tmp_path / "run")
     assert summary["embedding_bytes"] == found.bytes_after
+    assert summary["bits"] == small.plan.least_bits == bits
+    assert small.config.bits is None  # the plan says it
     for split in ("validation", "test"):
         for which in ("best", "last"):
             measured = evaluate_run(tmp_path / "small", data.path, split=split, weights=which)

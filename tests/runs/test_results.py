@@ -13,7 +13,7 @@ from mixdim.runs.config import config_of
 from mixdim.runs.report.findings import read_findings
 from mixdim.runs.sweeps.keys import record_key
 from mixdim.runs.sweeps.records import read_records, replicates
-from mixdim.runs.sweeps.table import contest_table
+from mixdim.runs.sweeps.table import comparison_table
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "results"
@@ -72,7 +72,7 @@ def test_the_tables_of_methods_are_those_of_their_records():
     for path in found:
         records = read_records([path])
         assert all(record.finished for record in records)
-        assert contest_table(records) in path.with_suffix(".txt").read_text()
+        assert comparison_table(records) in path.with_suffix(".txt").read_text()
         for record in records:
             options = {name: value for name, value in record.config.items() if name != "model_budget"}
             assert record_key(config_of(options), record.summary["data_fingerprint"]) == record.key

@@ -91,6 +91,7 @@ def test_on_the_command_line_it_is_shown_saved_drawn_and_trained(ratings_run, tm
     ("arguments", "message"),
     [
         (["plan", "--spectrum-from", "RUN"], "--spectrum-from takes --budget"),
+        (["plan", "--spectrum-from", "RUN", "--budget", "9k", "--bits", "8"], "--spectrum-from takes"),
         (["plan", "--spectrum-from", "RUN", "--budget", "9"], "the smallest feasible budget"),
         (["plan", "--spectrum-from", "/nowhere", "--budget", "9k"], "/nowhere/config.toml"),
         (["train", "--data", "DATA", "--plan", "PLAN", "--budget", "9k"], "give plan or budget"),

@@ -74,20 +74,20 @@ def said_by(model, batch):
     return outputs.sigmoid() if isinstance(model, DLRM | WithFirstOrder) else outputs
 
 
-def compare(model, batches, *, quantize=None, **options):
-    """One file answers as the model does, or as its rounded copy."""
-    expected = model if quantize is None else mixdim.quantize(model, int(quantize[3:]))
-    with served(model, quantize=quantize, **options) as file:
+def compare(model, batches, *, bits=32, **options):
+    """One file answers as the model does, or as its quantized copy."""
+    expected = model if bits == 32 else mixdim.quantize(model, bits)
+    with served(model, bits=bits, **options) as file:
         for batch in batches:
             found = answer(file, batch.ids, batch.dense, batch.bags)
             torch.testing.assert_close(found, said_by(expected, batch), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+@pytest.mark.parametrize("bits", [32, 8, 4])
 @pytest.mark.parametrize("context", [nothing_folded, nullcontext])
-def test_dlrm(context, quantize):
+def test_dlrm(context, bits):
     with context():
-        compare(dlrm(), [samples(1), samples(33)], quantize=quantize)
+        compare(dlrm(), [samples(1), samples(33)], bits=bits)
 
 
 def test_dlrm_with_bags_without_numbers_and_with_a_wide_top(monkeypatch):
@@ -97,25 +97,25 @@ def test_dlrm_with_bags_without_numbers_and_with_a_wide_top(monkeypatch):
     compare(dlrm(), [samples(1), samples(9)])
 
 
-@pytest.mark.parametrize("quantize", [None, "int8"])
-def test_dlrm_with_first_order_weights(quantize):
+@pytest.mark.parametrize("bits", [32, 8])
+def test_dlrm_with_first_order_weights(bits):
     batches = [samples(1, bags=True), samples(9, bags=True)]
     with nothing_folded():
-        compare(with_first_order(), [samples(1), samples(33)], quantize=quantize)
-        compare(with_first_order(), batches, bags=["tags"], quantize=quantize)
-    compare(with_first_order(), batches, bags=["tags"], quantize=quantize)
-    compare(with_first_order(0), [samples(1, 0), samples(9, 0)], quantize=quantize)
+        compare(with_first_order(), [samples(1), samples(33)], bits=bits)
+        compare(with_first_order(), batches, bags=["tags"], bits=bits)
+    compare(with_first_order(), batches, bags=["tags"], bits=bits)
+    compare(with_first_order(0), [samples(1, 0), samples(9, 0)], bits=bits)
 
 
-@pytest.mark.parametrize("quantize", [None, "int8"])
+@pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("kind", ["mf", "mf with biases", "ncf"])
-def test_ratings(kind, quantize):
+def test_ratings(kind, bits):
     batches = [samples(1, bags=True), samples(33, bags=True)]  # whose ids are users and items
     for batch in batches:
         batch.bags = {}
     with nothing_folded():
-        compare(rating_model(kind), batches, quantize=quantize)
-    compare(rating_model(kind), batches, quantize=quantize)
+        compare(rating_model(kind), batches, bits=bits)
+    compare(rating_model(kind), batches, bits=bits)
 
 
 def test_plain_embeddings_and_clicks_by_factorisation():
@@ -135,14 +135,14 @@ def test_plain_embeddings_and_clicks_by_factorisation():
 def test_a_pt2_file_answers_with_torch_alone_and_carries_no_data(tmp_path):
     """In a process that cannot import mixdim; batches of one sample too, bags included."""
     cases = {
-        "bags": (with_first_order(), {"bags": ["tags"], "quantize": "int8", "unknown": UNKNOWN}, True),
+        "bags": (with_first_order(), {"bags": ["tags"], "bits": 8, "unknown": UNKNOWN}, True),
         "mf": (rating_model("mf with biases"), {}, True),
     }
     expected = {}
     for name, (model, options, bags) in cases.items():
         file = mixdim.export(model, tmp_path / f"{name}.pt2", **options)
         assert str(Path(mixdim.__file__).parent).encode() not in file.read_bytes()  # no paths from here
-        told = mixdim.quantize(model) if "quantize" in options else model
+        told = mixdim.quantize(model) if "bits" in options else model
         for size in (1, 5):
             batch = samples(size, bags=bags)
             inputs = [batch.ids, batch.dense, *batch.bags.get("tags", ())]
@@ -203,7 +203,8 @@ def test_a_model_with_bags_exports_as_it_is():
     ("options", "message"),
     [
         ({"format": "tflite"}, "format must be onnx or pt2, got 'tflite'"),
-        ({"quantize": "int2"}, "quantize must be int8 or int4, got 'int2'"),
+        ({"bits": 2}, "bits must be 32, 8 or 4, got 2"),
+        ({"bits": "int8"}, "bits must be a whole number, got 'int8'"),
         ({"task": "ranking"}, "task must be binary or rating, got 'ranking'"),
         ({"bags": ["day"]}, "bags must be features of the model .user, item, tags., got 'day'"),
         ({"unknown": {"user": 1}}, "unknown must have an id for every feature, and has none for 'item'"),

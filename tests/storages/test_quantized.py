@@ -142,7 +142,7 @@ def test_numbers_that_are_not_finite_are_refused_by_feature(wrong):
 
 def test_training_is_refused_with_what_to_do():
     layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3, bits=8), b=Rows(4)))
-    message = r"feature 'a' is stored as Rows\(dim=3, bits=8\), which is not trained: train the plan"
+    message = r"feature 'a' is stored as Rows\(dim=3, bits=8\), which is not trained: train plan"
     with pytest.raises(ValueError, match=message):
         NamedOptimizer("amsgrad", nn.ModuleDict({"embeddings": layer}), lr=0.1)
     with pytest.raises(ValueError, match="block 0 of feature 'a' is stored as Rows"):

@@ -18,7 +18,7 @@ from mixdim.planning.budget import format_bytes
 COMPRESS_EXAMPLES = """Examples:
 
 - `mixdim compress run --budget 4MB --out small`
-- `mixdim compress run --budget 1/16 --quantize int8 --out small`
+- `mixdim compress run --budget 1/16 --bits 8 --out small`
 - `mixdim compress run --budget 1/8 --bands 1 --out small --overwrite`
 """
 
@@ -29,7 +29,9 @@ def compress(
         str, typer.Option(help="Of the embeddings: bytes (4MB), or a share of what they take (1/8).")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the small run.")],
-    quantize: Annotated[str | None, typer.Option(help="int8 or int4: round the embeddings too.")] = None,
+    bits: Annotated[
+        int, typer.Option(help="Bits of a number: 8 or 4 quantize the embeddings too.")
+    ] = 32,
     bands: Annotated[
         str, typer.Option(help="Bands of popularity a feature at most, or octaves of counts.")
     ] = "8",
@@ -58,7 +60,7 @@ def compress(
             run,
             out,
             budget=budget,
-            quantize=quantize,
+            bits=bits,
             bands=parse_bands(bands) or 1,  # type: ignore[arg-type]  # checked there
             by_loss=by_loss,
             data=data,

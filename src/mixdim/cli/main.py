@@ -47,6 +47,7 @@ PLAN_EXAMPLES = """Examples:
 - `mixdim plan --plan-from ml-1m --bands 8 --temperature 0.4 --budget 2^15`
 - `mixdim plan --plan-from ml-1m --bands octaves --min-dim 0 --temperature 0.5 --base-dim 8 --budget 9kB`
 - `mixdim plan --plan-from ml-1m --method cut --base-dim 8 --budget 64kB`
+- `mixdim plan --plan-from ml-1m --method mixed --bits 8 --base-dim 8 --budget 64kB`
 - `mixdim plan --spectrum-from run --budget 2^15 --save plan.json`
 """
 
@@ -121,6 +122,9 @@ def plan(
         str | None,
         typer.Option(help="Instead of a temperature, with a budget in bytes: cut, octaves, robe, ..."),
     ] = None,
+    bits: Annotated[
+        int, typer.Option(help="Bits of a number when served: 8 or 4 quantize after training.")
+    ] = 32,
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -135,7 +139,15 @@ def plan(
     plan from the spectrum, and `mixdim train --plan` trains it.
     """
     if spectrum_from is not None:
-        if cardinalities or plan_from or base_dim or ids_per_sample or method or not budget:
+        if (
+            cardinalities
+            or plan_from
+            or base_dim
+            or ids_per_sample
+            or method
+            or bits != 32
+            or not budget
+        ):
             raise ValueError(
                 "--spectrum-from takes --budget, --temperature, --bands and --rounding only"
             )
@@ -156,9 +168,11 @@ def plan(
     features = _features(cardinalities, plan_from)
     if method is not None:
         if temperature is not None or bands is not None or not (budget and features.counts):
-            raise ValueError("--method takes --plan-from with counts, --budget and --base-dim only")
+            raise ValueError(
+                "--method takes --plan-from with counts, --budget, --base-dim and --bits only"
+            )
         _deliver(
-            plan_by_method(method, features, parse_bytes(budget), base_dim=base_dim),
+            plan_by_method(method, features, parse_bytes(budget), base_dim=base_dim, bits=bits),
             save=save,
             plot=plot,
             as_json=as_json,
@@ -176,7 +190,7 @@ def plan(
         rounding=rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
         min_dim=min_dim,
     )
-    _deliver(answer, save=save, plot=plot, as_json=as_json, shards=shards)
+    _deliver(answer.quantized(bits), save=save, plot=plot, as_json=as_json, shards=shards)
 
 
 @app.command(epilog="Example: `mixdim show plan.json --plot widths.svg`")

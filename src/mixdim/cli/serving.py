@@ -15,7 +15,7 @@ from mixdim.cli.progress import progress_bars
 EXPORT_EXAMPLES = """Examples:
 
 - `mixdim export run --out model.onnx`
-- `mixdim export run --out model.onnx --int8 --overwrite`
+- `mixdim export run --out model.onnx --bits 8 --overwrite`
 - `mixdim export run --out model.pt2 --unknown refuse`
 - `mixdim predict model.onnx --data ml-1m --out predictions.parquet`
 """
@@ -30,11 +30,12 @@ DataOfRun = Annotated[
 def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="The file to write: .onnx or .pt2.")],
-    int8: Annotated[bool, typer.Option("--int8", help="Round the embeddings to 8 bits.")] = False,
-    int4: Annotated[bool, typer.Option("--int4", help="Round the embeddings to 4 bits.")] = False,
-    float32: Annotated[
-        bool, typer.Option("--float32", help="Do not round; so it is unless the run says otherwise.")
-    ] = False,
+    bits: Annotated[
+        int | None,
+        typer.Option(
+            help="Bits of a number: 8 or 4 quantize the embeddings, 32 does not; default: as the run."
+        ),
+    ] = None,
     format: Annotated[str | None, typer.Option(help="onnx or pt2; if not given, as --out ends.")] = None,
     data: DataOfRun = None,
     split: Annotated[str, typer.Option(help="The rows to measure on: validation or test.")] = "test",
@@ -49,9 +50,6 @@ def export(
     Beside it goes the file of its vocabularies, `<out>.vocabulary.json`. Then it is measured: bytes,
     loss before and after, and how long an answer takes.
     """
-    if int8 + int4 + float32 > 1:
-        raise ValueError("give one of --int8, --int4 and --float32")
-    quantize = "int8" if int8 else "int4" if int4 else "float32" if float32 else None
     from mixdim.runs.serving_times import export_and_measure
 
     with signals_as_exceptions(), progress_bars(unit="samples") as progress:
@@ -63,7 +61,7 @@ def export(
             echo=typer.echo,
             data=data,
             format=format,
-            quantize=quantize,
+            bits=bits,
             unknown=unknown,
             weights=weights,
             overwrite=overwrite,

@@ -22,10 +22,10 @@ from mixdim.planning.sizing import nearest_rounding
 
 if TYPE_CHECKING:
     from mixdim.runs.config import RunConfig
-    from mixdim.runs.sweeps.contest import Contest
+    from mixdim.runs.sweeps.comparison import Comparison
     from mixdim.runs.sweeps.recommend import Measured
     from mixdim.runs.sweeps.records import Record
-    from mixdim.runs.sweeps.sweep import SweepRun
+    from mixdim.runs.sweeps.sweep import RunRequest
 
 # polars and matplotlib are extras: each command imports what it needs when it runs.
 
@@ -35,7 +35,7 @@ SWEEP_EXAMPLES = """Examples:
 - `mixdim sweep --data ml-1m --budgets 2^15,2^17 --rounding power_of_two --records mf.jsonl`
 - `mixdim sweep --data split-0,split-1,split-2 --budgets 2^15 --seeds 3 --records mf.jsonl --jobs 2`
 - `mixdim sweep --config run.toml --budgets 1M,2M --records dlrm.jsonl`
-- `mixdim sweep --data criteo --methods uniform,octaves,int8:cut --bytes 1/8,1/32 --records m.jsonl`
+- `mixdim sweep --data criteo --methods uniform,cut --bits 32,8 --bytes 1/8,1/32 --records m.jsonl`
 """
 RECOMMEND_EXAMPLES = """Examples:
 
@@ -77,6 +77,10 @@ def sweep(
     widths: Annotated[
         str, typer.Option(help="With --methods: base_dims that each method is tried at.")
     ] = ",".join(map(str, WIDTHS)),
+    bits: Annotated[
+        str | None,
+        typer.Option(help="Bits of a number when served, of 32,8,4: 8 and 4 quantize after training."),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Replicates: seeds 0 to N-1.")] = 5,
     bands: Annotated[
         str | None, typer.Option(help="Bands a feature, or octaves; 1 for dlrm, 8 for mf and ncf.")
@@ -101,17 +105,17 @@ def sweep(
     """Train at several temperatures, or by several methods, within the same budgets, with several seeds.
 
     Every method is tried at a few widths with the first seed; the best by validation is repeated with
-    the others. int8: or int4: before a method rounds its rows once they are trained.
+    the others. Bytes are those of the rows as they are served, in so many --bits a number.
 
     Finished runs are in the records and are not made again: after Ctrl-C, or a kill, give the same
     command. A run that fails is recorded, and the sweep goes on. Sweeps that are given the same records
     at the same time share the work.
     """
     from mixdim.runs.config import RunConfig, config_of, read_config
-    from mixdim.runs.sweeps.contest import run_contest
-    from mixdim.runs.sweeps.spending import run_name
+    from mixdim.runs.sweeps.budgets import run_name
+    from mixdim.runs.sweeps.comparison import run_comparison
     from mixdim.runs.sweeps.sweep import SweepStopped, run_sweep
-    from mixdim.runs.sweeps.table import contest_table, sweep_table
+    from mixdim.runs.sweeps.table import comparison_table, sweep_table
 
     more = RunConfig() if config is None else read_config(config)
     for option in SET_BY_THE_SWEEP:
@@ -126,6 +130,9 @@ def sweep(
             raise ValueError("--plot needs --methods; temperatures are drawn by `mixdim report`")
         check_picture(plot)  # not only after hours
     nearest_rounding(told.rounding or FILL, has_budget=True)
+    every_bits = [32 if told.bits is None else told.bits]
+    if bits is not None:
+        every_bits = parse_numbers(bits, "bits", int, example="32,8")
     folders, seeds = parse_list(data or told.data or "", "data"), whole_number(seeds, "seeds")
     if methods is None:
         if sizes is not None or budgets is None:
@@ -134,13 +141,13 @@ def sweep(
         texts = usual if temperatures is None else temperatures
         numbers = parse_numbers(texts, "temperatures", float, example=usual)
         chosen = [unit_interval(number, "temperature") for number in numbers]
-        asked = _runs(told, folders, chosen, parse_list(budgets, "budgets"), seeds)
+        asked = _runs(told, folders, chosen, parse_list(budgets, "budgets"), every_bits, seeds)
         make, table = partial(run_sweep, asked), sweep_table
     else:
         if sizes is None or budgets is not None or temperatures is not None:
             raise ValueError("--methods takes --bytes, and neither --budgets nor --temperatures")
-        contest = _contest(told, folders[0], methods, sizes, reference_width, widths)
-        make, table = partial(run_contest, contest, folders, seeds=seeds), contest_table
+        comparison = _comparison(told, folders[0], methods, sizes, every_bits, reference_width, widths)
+        make, table = partial(run_comparison, comparison, folders, seeds=seeds), comparison_table
     so_far: list[Record] = []
     try:
         with live_table(so_far, table) as (progress, on_record):
@@ -203,12 +210,13 @@ def _runs(
     folders: list[str],
     temperatures: list[float],
     budgets: list[str],
+    bits: list[int],
     seeds: int,
-) -> list[SweepRun]:
+) -> list[RunRequest]:
     """Every budget at every temperature; seed after seed, so that a part of it is a comparison too."""
     from mixdim.runs.sweeps.sweep import within_budget
 
-    def config(seed: int, temperature: float) -> RunConfig:
+    def config(seed: int, temperature: float, bits: int) -> RunConfig:
         # No rounding does anything to uniform dimensions: by this name they are in earlier records.
         rounding = (told.rounding or FILL) if temperature > 0 else "power_of_two"
         return replace(
@@ -216,32 +224,40 @@ def _runs(
             data=folders[seed % len(folders)],
             temperature=temperature,
             rounding=rounding,
+            bits=bits,
             seed=seed,
         )
 
     return [
-        within_budget(config(seed, temperature), budget)
-        for seed, budget, temperature in product(range(seeds), budgets, temperatures)
+        within_budget(config(seed, temperature, number), budget)
+        for seed, budget, temperature, number in product(range(seeds), budgets, temperatures, bits)
     ]
 
 
-def _contest(
-    told: RunConfig, folder: str, methods: str, sizes: str, reference_width: int, widths: str
-) -> Contest:
-    """The runs of methods at equal bytes; says which methods cannot be made so small."""
+def _comparison(
+    told: RunConfig,
+    folder: str,
+    methods: str,
+    sizes: str,
+    bits: list[int],
+    reference_width: int,
+    widths: str,
+) -> Comparison:
+    """The runs of methods at equal bytes; says which methods are not possible."""
     from mixdim.data import Dataset
-    from mixdim.runs.sweeps.contest import contest
+    from mixdim.runs.sweeps.comparison import comparison
 
     numbers = parse_numbers(widths, "widths", int, example="2,4,8")
-    asked = contest(
+    asked = comparison(
         told,
         Dataset(folder),
         parse_list(methods, "methods"),
         parse_list(sizes, "bytes"),
+        bits=bits,
         reference_width=whole_number(reference_width, "reference_width"),
         widths=[whole_number(width, "widths") for width in numbers],
     )
-    for line in asked.too_large:
+    for line in asked.not_possible:
         typer.echo(line, err=True)
     return asked
 

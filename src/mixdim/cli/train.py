@@ -29,6 +29,7 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --config run.toml --seed 1 --out run-1`
 - `mixdim train --data criteo --base-dim 8 --budget 4MB --bands octaves --min-dim 0 --out run`
 - `mixdim train --data criteo --method cut --base-dim 4 --budget 4MB --out run`
+- `mixdim train --data criteo --method mixed --bits 8 --base-dim 16 --budget 4MB --out run`
 - `mixdim train --data criteo --plan plan.json --out run`
 - `mixdim train --data ml-1m --model mf --base-dim 16 --tune --out run`
 - `mixdim train --data criteo --base-dim 16 --preset paper-ctr --out run`
@@ -84,9 +85,6 @@ def train(
         ),
     ] = None,
     init: Annotated[str | None, _option(ABOUT_MODEL, "xavier, he_fan_in or he_fan_out.")] = None,
-    quantize: Annotated[
-        str | None, _option(ABOUT_MODEL, "int8 or int4: round the embeddings once they are trained.")
-    ] = None,
     temperature: Annotated[
         float | None, _option(ABOUT_WIDTHS, "0 is uniform; 0.3 if not given.")
     ] = None,
@@ -103,6 +101,10 @@ def train(
     ] = None,
     method: Annotated[
         str | None, _option(ABOUT_WIDTHS, "Instead of a temperature: cut, octaves, robe, ...")
+    ] = None,
+    bits: Annotated[
+        int | None,
+        _option(ABOUT_WIDTHS, "Bits of a number when served: 8 or 4 quantize after training."),
     ] = None,
     plan: Annotated[Path | None, _option(ABOUT_WIDTHS, "A saved plan, instead of all these.")] = None,
     preset: Annotated[
@@ -163,7 +165,6 @@ def train(
     given = {
         "data": None if data is None else str(data),
         "plan": None if plan is None else str(plan),
-        "quantize": quantize,
         **{"model": model, "biases": biases, "mean": mean, "init": init, "first_order": first_order},
         "from_baseline": from_baseline,
         **{
@@ -171,7 +172,8 @@ def train(
             for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))
         },
         **{"temperature": temperature, "base_dim": base_dim, "budget": budget},
-        **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim, "method": method},
+        **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim},
+        **{"method": method, "bits": bits},
         **{"preset": preset, "optimizer": optimizer, "lr": lr, "table_lr": table_lr},
         "weight_decay": weight_decay,
         **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},
@@ -310,8 +312,8 @@ def _results(summary: dict[str, Any]) -> str:
         f"{summary['samples_per_second']:,.0f} samples/s in training"
     )
     if "embedding_bytes" in summary:  # not of a run that was finished before there was this
-        kind = summary["quantize"] or "float32"
-        cost += f"; embeddings of {format_bytes(summary['embedding_bytes'])} in {kind}"
+        size = format_bytes(summary["embedding_bytes"])
+        cost += f"; embeddings of {size} in {summary['bits']} bits"
     tuning = summary.get("tuning")
     searched = [] if tuning is None else [
         f"weight decay {tuning['chosen']['weight_decay']:g} was chosen of {len(tuning['tried'])} that "

@@ -36,8 +36,8 @@ from mixdim.compression.stand_ins import (
 from mixdim.compression.subject import Subject
 from mixdim.compression.table import CompressedTable
 from mixdim.planning.budget import BudgetTooSmallError, parse_bytes
+from mixdim.storages.rows import check_bits
 
-BITS = {None: None, "int8": 8, "int4": 4}
 SHARE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*")
 UNSEEN = "none of its rows was asked for (reading its weight is not counted)"
 ROOM_ENOUGH = "the budget has room for it as it is"
@@ -59,7 +59,7 @@ def compress(
     *,
     bands: int = 8,
     min_dim: int = 0,
-    quantize: str | None = None,
+    bits: int = 32,
     fields: Mapping[str, Sequence[int]] | Sequence[int] | None = None,
     optimizers: Sequence[Optimizer] = (),
     echo: Callable[[str], None] | None = print,
@@ -75,7 +75,7 @@ def compress(
     - `bands`: into how many bands of popularity a table is cut at most; 1 for small tables whose every
       row is scored.
     - `min_dim`: 0 lets all rows of a band share one row.
-    - `quantize`: "int8" or "int4" rounds the tables, which are then not to be trained.
+    - `bits`: 8 or 4 quantizes the tables, which are then not to be trained.
     - `fields`: the sizes of fields that share one table behind offsets, by the name of the table, or for
       the only table: each field is cut on its own.
     - `optimizers`: those that are to go on with the new parameters; their state of old tables is lost.
@@ -90,9 +90,7 @@ def compress(
     (64000, True, torch.Size([1, 1]))
     """
     check_movable(optimizers)
-    if quantize not in BITS:
-        raise ValueError(f"quantize must be None, 'int8' or 'int4', got {quantize!r}")
-    options = {"bands": bands, "min_dim": min_dim, "bits": BITS[quantize]}
+    options = {"bands": bands, "min_dim": min_dim, "bits": None if check_bits(bits) == 32 else bits}
     tables_of(model)  # refuses what is no model, before it is remembered as one
     with alone_with(model):
         outcomes, gone, found = _compress(model, stats, budget, fields, optimizers, options)

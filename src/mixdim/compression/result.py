@@ -37,7 +37,7 @@ class Plans(Mapping[str, Plan]):
 class TableOutcome:
     """What became of one table.
 
-    `energy` is the share that is kept of its squares by popularity; what rounding loses does not count.
+    `energy` is the share that is kept of its squares by popularity; what fewer bits lose does not count.
     """
 
     name: str

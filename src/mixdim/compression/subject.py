@@ -167,7 +167,7 @@ class MetricRoot(NamedTuple):
 
 
 def rows_at_once(width: int) -> int:
-    """How many rows of a table are read together: a multiple of what shares a scale when rounded."""
+    """How many rows of a table are read together: a multiple of what shares a scale when quantized."""
     return max(AT_ONCE // width // 64, 1) * 64
 
 

@@ -73,7 +73,7 @@ class CompressedTable(nn.Module):
         with torch.no_grad():
             for tensor in self.embedding.state_dict().values():
                 tensor.zero_()
-        # Moved and converted as a weight is: rounded tables have types of their own.
+        # Moved and converted as a weight is: quantized tables have types of their own.
         self.register_buffer(
             "empty_weight", torch.empty(0, dtype=dtype, device=device), persistent=False
         )

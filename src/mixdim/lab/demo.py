@@ -29,7 +29,7 @@ from mixdim.runs.figures.frontier import frontier_figure
 from mixdim.runs.report.findings import Finding
 from mixdim.runs.report.page import write_report
 from mixdim.runs.sweeps.keys import record_key
-from mixdim.runs.sweeps.measure import AskedRun, known_baselines, train_and_measure
+from mixdim.runs.sweeps.measure import SolvedRun, known_baselines, train_and_measure
 from mixdim.runs.sweeps.objective import best_possible, common_task, objective_of
 from mixdim.runs.sweeps.records import Record, append_record
 from mixdim.runs.train import plan_of
@@ -222,7 +222,7 @@ def _run(
 
     effective = config.effective_for(dataset)
     key = record_key(effective, dataset.fingerprint)
-    asked = AskedRun(effective, key, known_baselines=baselines)
+    asked = SolvedRun(effective, key, known_baselines=baselines)
     try:
         record = train_and_measure(asked, folder, overwrite=True, progress=show_training)
     except Stopped as stopped:

@@ -23,9 +23,9 @@ from mixdim.planning.from_counts import CountedFeatures, FloorWarning, plan
 from mixdim.planning.plan import Plan, id_map_bytes, is_shuffled
 from mixdim.planning.sizing import last_fit, too_small
 from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows, Storage
+from mixdim.storages.rows import check_bits
 
 WIDTHS = (1, 2, 4, 8, 16)  # that are tried where nothing else is said
-ROUNDED = {"int8": 8, "int4": 4}  # bits of a number, once it is trained
 
 Pieces = Sequence[tuple[int, Storage]]  # sizes and storages of a feature's blocks, from popular to rare
 
@@ -45,13 +45,17 @@ class Method:
 
 
 def plan_by_method(
-    name: str, features: CountedFeatures, num_bytes: int, *, base_dim: int | None = None
+    name: str,
+    features: CountedFeatures,
+    num_bytes: int,
+    *,
+    base_dim: int | None = None,
+    bits: int = 32,
 ) -> Plan:
-    """Plan features by the method of this name, for at most so many bytes.
+    """Plan features by the method of this name, for at most so many bytes as they are served.
 
-    "int8:mixed" is "mixed" with rows that are rounded to 8 bits once they are trained: the plan is the
-    one to train, and costs so many bytes when `Plan.quantized`. Too few bytes for any plan are a
-    `BudgetTooSmallError` that says how many it takes.
+    With `bits` 8 or 4 the plan is quantized: `plan.trainable()` is what is trained, and takes more
+    bytes. Too few bytes for any plan are a `BudgetTooSmallError` that says how many it takes.
 
     >>> from types import SimpleNamespace
     >>> counted = SimpleNamespace(
@@ -59,8 +63,10 @@ def plan_by_method(
     >>> cut = plan_by_method("cut", counted, num_bytes=80, base_dim=4)
     >>> [(block.size, block.dim) for block in cut.blocks], cut.nbytes()
     ([(4, 4), (2, 0)], 80)
+    >>> plan_by_method("cut", counted, num_bytes=80, base_dim=4, bits=8).blocks[0].storage
+    Rows(dim=4, bits=8)
     """
-    method, num_bytes = method_named(name), whole_number(num_bytes, "num_bytes")
+    method, num_bytes, bits = method_named(name), whole_number(num_bytes, "num_bytes"), check_bits(bits)
     options = {"base_dim": whole_number(base_dim, "base_dim")} if method.has_width else {}
     if base_dim is not None and not method.has_width:
         raise ValueError(f"method {name!r} finds its own base_dim, got {base_dim}")
@@ -68,38 +74,20 @@ def plan_by_method(
     def make(trained_bytes: int) -> Plan:
         return method.make(features, trained_bytes, **options)
 
-    rounding = rounding_of(name)
-    return make(num_bytes) if rounding is None else _rounded(make, num_bytes, ROUNDED[rounding])
+    return make(num_bytes) if bits == 32 else _quantized(make, num_bytes, bits)
 
 
 def method_named(name: str) -> Method:
-    """Return the entry of a method, which may have a rounding before its name."""
-    plain = name.removeprefix(f"{rounding_of(name)}:")
-    if plain not in METHODS:
+    """Return the entry of a method."""
+    if name not in METHODS:
         raise ValueError(
-            f"a method must be one of {', '.join(METHODS)}, or one of them with "
-            f"{' or '.join(f'{rounding}:' for rounding in ROUNDED)} before it, got {name!r}"
+            f"method must be one of {', '.join(METHODS)} (bits are an option of their own), got {name!r}"
         )
-    return METHODS[plain]
+    return METHODS[name]
 
 
-def rounding_of(name: str) -> str | None:
-    """How the rows of a method are rounded once they are trained.
-
-    >>> rounding_of("int8:mixed"), rounding_of("mixed")
-    ('int8', None)
-    """
-    return next((rounding for rounding in ROUNDED if name.startswith(f"{rounding}:")), None)
-
-
-def stored_bytes(name: str, plan: Plan) -> int:
-    """What a plan of a method costs once its rows are rounded, if they are to be."""
-    rounding = rounding_of(name)
-    return (plan if rounding is None else plan.quantized(ROUNDED[rounding])).nbytes()
-
-
-def _rounded(make: Callable[[int], Plan], num_bytes: int, bits: int) -> Plan:
-    """The plan of most bytes in training that costs at most `num_bytes` when it is rounded."""
+def _quantized(make: Callable[[int], Plan], num_bytes: int, bits: int) -> Plan:
+    """The quantized plan that takes most bytes in training, of those of at most `num_bytes`."""
 
     def is_small_enough(trained_bytes: int) -> bool:
         try:
@@ -109,9 +97,9 @@ def _rounded(make: Callable[[int], Plan], num_bytes: int, bits: int) -> Plan:
 
     most = last_fit(is_small_enough, 1, num_bytes * 32 // bits + 1)
     try:
-        return make(most)
+        return make(most).quantized(bits)
     except BudgetTooSmallError as error:
-        raise BudgetTooSmallError(f"{num_bytes:,} bytes in int{bits} are too few: {error}") from None
+        raise BudgetTooSmallError(f"{num_bytes:,} bytes in {bits} bits are too few: {error}") from None
 
 
 def _power_law(features: CountedFeatures, num_bytes: int, **options: Any) -> Plan:

@@ -18,7 +18,8 @@ from mixdim.planning.folding import folded
 from mixdim.planning.plan_file import load_document, save_document
 from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
 from mixdim.planning.table import plan_table
-from mixdim.storages import Cost, Rows, Storage
+from mixdim.storages import Cost, Storage
+from mixdim.storages.rows import check_bits
 from mixdim.storages.storage import FLOAT_BYTES
 
 # Copies of every parameter that an optimizer keeps beside it. Gradients come on top.
@@ -74,7 +75,7 @@ class Plan:
     @property
     def temperature(self) -> float | None:
         """The temperature that the widths were made by (the paper's alpha), or None."""
-        return self.made_by.get("temperature")
+        return self._rule_of_widths.get("temperature")
 
     @property
     def orders(self) -> dict[str, np.ndarray]:
@@ -110,11 +111,6 @@ class Plan:
             projection, held = 0, held + FLOAT_BYTES * projection
         shared = sum(storage.shared_parameters for storage in self.sharing)
         return Cost(table, projection, held + self.id_map_bytes, shared)
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether all of it is trained, and nothing made from what was trained."""
-        return all(block.storage.is_trained for block in self.blocks)
 
     @property
     def sharing(self) -> tuple[Storage, ...]:
@@ -208,7 +204,7 @@ class Plan:
         >>> plan.nbytes(), plan.quantized().nbytes(), plan.quantized(bits=4).nbytes()
         (35712, 9588, 5462)
         """
-        bits = Rows(1, bits=bits).bits
+        bits = check_bits(bits)
         served = self._stored(lambda storage: storage.quantized(bits))
         if served is self:
             return self
@@ -222,8 +218,24 @@ class Plan:
         >>> plan.quantized().trainable() == plan
         True
         """
-        was = self.made_by.get("was") if self.made_by["rule"] == "quantized" else None
-        return replace(self._stored(lambda storage: storage.trainable()), made_by=was or self.made_by)
+        trained = self._stored(lambda storage: storage.trainable())
+        return replace(trained, made_by=self._rule_of_widths)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether training changes every block: whether the plan is what it would be trained as."""
+        return all(block.storage.is_trained for block in self.blocks)
+
+    @property
+    def least_bits(self) -> int:
+        """The bits of a number in the blocks that are kept in the fewest: 32 unless quantized."""
+        return min(block.storage.least_bits for block in self.blocks)
+
+    @property
+    def _rule_of_widths(self) -> Mapping[str, Any]:
+        """What chose the widths; to quantize a plan changes none."""
+        is_quantized = self.made_by["rule"] == "quantized"
+        return self.made_by.get("was", self.made_by) if is_quantized else self.made_by
 
     def folded(self, max_bytes: int, *, quantized_bytes: int = 0) -> Plan:
         """The plan that is exported: small features and blocks are stored at full width.
@@ -254,8 +266,7 @@ class Plan:
                 if not block.storage.is_trained:
                     raise ValueError(
                         f"feature {feature.name!r} is stored as {block.storage}, which is not trained: "
-                        "train the plan before it was quantized, then quantize what was learned "
-                        "(mixdim.quantize)"
+                        "train plan.trainable(), then quantize what was learned (mixdim.quantize)"
                     )
 
     @cached_property

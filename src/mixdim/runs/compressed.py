@@ -22,7 +22,7 @@ from mixdim._util.files import follow_links, write_atomically
 from mixdim._util.locks import alone_at_work
 from mixdim._util.signals import signals_as_exceptions
 from mixdim.compression.choosing import Chosen, choose
-from mixdim.compression.compressing import BITS, share_of
+from mixdim.compression.compressing import share_of
 from mixdim.compression.cutting import Bands
 from mixdim.compression.subject import Subject
 from mixdim.compression.table import CompressedTable
@@ -30,18 +30,19 @@ from mixdim.data import Dataset
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig, read_config
+from mixdim.runs.embeddings import embedding_bytes, embedding_layers, served
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, is_run
 from mixdim.runs.loss_metrics import loss_metrics
 from mixdim.runs.models import build_model
-from mixdim.runs.rounded import check_rounding, embedding_bytes, embedding_layers, rounded
 from mixdim.runs.spectrum import tables_of
 from mixdim.runs.summary import read_summary
 from mixdim.runs.trained import OpenedRun, open_for
+from mixdim.storages.rows import check_bits
 from mixdim.training import Checkpoints, evaluate
 from mixdim.training.evaluation import Progress
 
 # What a plan says instead.
-NOT_ASKED = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim", "method")
+NOT_ASKED = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim", "method", "bits")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def compress_run(
     out: Path,
     *,
     budget: str,
-    quantize: str | None = None,
+    bits: int = 32,
     bands: Bands = 8,
     by_loss: bool = True,
     data: Path | None = None,
@@ -76,16 +77,17 @@ def compress_run(
     """Fit small tables to those of a run's best weights, and write them as a run of their own.
 
     `budget` is of its embeddings: bytes such as "4MB", or a share such as "1/8" of what they take. With
-    `by_loss`, directions count by how much the loss feels them, on rows to train on.
+    `by_loss`, directions count by how much the loss feels them, on rows to train on. With `bits` 8 or 4,
+    rows are quantized too.
     """
-    check_rounding(quantize)
+    bits = check_bits(bits)
     dataset, run = _opened(path, data)
     _check_free(out, path, overwrite=overwrite)
-    served = rounded(run.model, run.config.quantize)
-    bytes_before = embedding_bytes(served)
+    before = served(run.model, run.plan)
+    bytes_before = embedding_bytes(before)
     share = share_of(budget, bytes_before)
     num_bytes = parse_bytes(budget) if share is None else share
-    chosen = _choose(run, dataset, num_bytes, bands, quantize, by_loss)
+    chosen = _choose(run, dataset, num_bytes, bands, bits, by_loss)
     made_by = {"rule": "compressed", "was": dict(run.plan.made_by)}
     features = tuple(choice.plan.features[0] for _, choice in chosen)
     plan = Plan(run.plan.base_dim, made_by, features)
@@ -94,14 +96,13 @@ def compress_run(
         **dict.fromkeys(NOT_ASKED),
         plan=str((out / PLAN).resolve()),
         data=str(dataset.path.resolve()),
-        quantize=quantize,
     )
     model = _fitted(run, config, plan, chosen, dataset)
-    small = rounded(model, quantize)
+    small = served(model, plan)
     measured = {
         split: _measure(small, config, dataset, split, progress) for split in ("validation", "test")
     }
-    before = _measure(served, config, dataset, "validation", progress)
+    measured_before = _measure(before, config, dataset, "validation", progress)
     summary = _summary(path, run, config, plan, small, dataset, measured)
     with _new_folder(out) as folder:
         write_atomically(folder / CONFIG, config.to_toml())
@@ -109,8 +110,10 @@ def compress_run(
         _save_weights(folder, model, run.step, measured["validation"])
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     after, bytes_after = measured["validation"], embedding_bytes(small)
-    model_bytes = _bytes_of(served), _bytes_of(small)
-    return CompressedRun(plan, before, after, bytes_before, bytes_after, model_bytes, dataset.path)
+    model_bytes = _bytes_of(before), _bytes_of(small)
+    return CompressedRun(
+        plan, measured_before, after, bytes_before, bytes_after, model_bytes, dataset.path
+    )
 
 
 def _bytes_of(model: nn.Module) -> int:
@@ -144,19 +147,19 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
 
 
 def _choose(
-    run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantize: str | None, by_loss: bool
+    run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, bits: int, by_loss: bool
 ) -> list[tuple[Subject, Chosen]]:
-    """What was learned of each feature, and how to store it, not rounded."""
+    """What was learned of each feature, and how to serve it."""
     tables, asked = tables_of(run.model), _asked(run, dataset)
     metrics = loss_metrics(run.model, dataset) if by_loss else {}
     subjects = [
         Subject(name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name))
         for name in run.plan
     ]
-    chosen = choose(subjects, num_bytes, bands=bands, bits=BITS[quantize])
+    chosen = choose(subjects, num_bytes, bands=bands, bits=None if bits == 32 else bits)
     assert all(choice.codes is None for choice in chosen)  # since ids are ranks
     return [
-        (replace(subject, counts=asked[subject.name]), replace(choice, plan=choice.plan.trainable()))
+        (replace(subject, counts=asked[subject.name]), choice)
         for subject, choice in zip(subjects, chosen, strict=True)
     ]
 
@@ -168,13 +171,14 @@ def _fitted(
     chosen: list[tuple[Subject, Chosen]],
     dataset: Dataset,
 ) -> nn.Module:
-    """The run's model with other tables, and all else as it learned it."""
-    model = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
+    """The run's model with other tables, not quantized, and all else as it learned it."""
+    model = build_model(config, plan.trainable(), num_dense=dataset.num_dense, mean=0.0)
     of_tables = _table_keys(model)
     learned = run.model.state_dict()
     others = {name: learned[name] for name in model.state_dict() if name not in of_tables}
     model.load_state_dict(others, strict=False)
-    small = {s.name: CompressedTable.fitted(s, choice).embedding for s, choice in chosen}
+    trained = [(subject, replace(choice, plan=choice.plan.trainable())) for subject, choice in chosen]
+    small = {s.name: CompressedTable.fitted(s, choice).embedding for s, choice in trained}
     for layer in embedding_layers(model):
         for name in layer.plan:
             tables = small[name].tables()
@@ -246,7 +250,7 @@ def _summary(
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "embedding_parameters": sum(layer.num_parameters for layer in layers),
         "embedding_bytes": embedding_bytes(model),
-        "quantize": config.quantize,
+        "bits": plan.least_bits,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{
             split: {which: {**metrics, **place} for which in ("best", "last")}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import tomli_w
 
 from mixdim.planning.from_counts import OCTAVES
-from mixdim.planning.methods import method_named, rounding_of
+from mixdim.planning.methods import method_named
 from mixdim.runs.models import OPTIONS_OF_MODELS, model_named
-from mixdim.runs.rounded import check_rounding
+from mixdim.storages.rows import check_bits
 from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
 from mixdim.training.tasks import task_of
@@ -46,6 +46,7 @@ class RunConfig:
     rounding: str | None = None
     min_dim: int | None = None
     method: str | None = None  # with a budget in bytes, in the place of all of these but base_dim
+    bits: int | None = None  # of a number when served: 32, 8 or 4. It makes the plan; then ask that
     plan: str | None = None  # a file, in the place of all of these
     preset: str | None = None
     optimizer: str | None = None
@@ -59,7 +60,6 @@ class RunConfig:
     seed: int | None = None
     slice_by: str | None = None
     init: str | None = None
-    quantize: str | None = None  # "int8" or "int4": how embeddings are rounded once they are trained
     bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of NCF's one
     top: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
@@ -115,7 +115,8 @@ class RunConfig:
         for option in sorted((OPTIONS_OF_MODELS - model.options.keys()) & self.said().keys()):
             has = ", ".join(model.options)
             raise ValueError(f"{option} is no option of model {model_name!r}; it has {has}")
-        check_rounding(self.quantize)
+        if self.bits is not None:
+            check_bits(self.bits)
         name = check_preset(AUTO if self.preset is None else self.preset)
         own = dict(model.options)
         if name != AUTO:
@@ -151,7 +152,7 @@ class RunConfig:
             tensorboard=False,
             weight_decay=training.weight_decay,
             unknown_dropout=training.unknown_dropout,
-            quantize=None if self.method is None else rounding_of(self.method),
+            bits=None if self.plan is not None else 32,  # a plan has its own
             **widths,
             **own,
         )
@@ -186,11 +187,6 @@ class RunConfig:
         if self.budget is None:
             raise ValueError("a method needs a budget in bytes, such as 4MB")
         method_named(self.method)
-        if self.quantize is not None and self.quantize != rounding_of(self.method):
-            raise ValueError(
-                f"method {self.method!r} says how it is rounded: for {self.quantize}, give "
-                f"{self.quantize}:{self.method}"
-            )
 
     def training_options(self) -> TrainingOptions:
         """The part of an effective config that `mixdim.fit` takes."""

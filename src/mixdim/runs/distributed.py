@@ -33,7 +33,7 @@ from mixdim.runs.folder import (
     remove_unfinished,
 )
 from mixdim.runs.models import build_model, check_fits
-from mixdim.runs.summary import read_summary, summarise
+from mixdim.runs.summary import read_summary, summarize
 from mixdim.runs.train import continued, is_finished, opening_lines, plan_of
 from mixdim.training.baselines import baselines_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
@@ -65,9 +65,9 @@ def train_distributed(
     leaves_out = config.first_order is None
     config, dataset = _effective(config, out, resume=resume)
     options, plan = config.training_options(), plan_of(config, dataset)
-    tables_of(
-        Layout.of(plan), list(plan)
-    )  # refuses storages that TorchRec has not, before there is a folder
+    plan.check_trained()
+    # Refuses storages that TorchRec does not have, before there is a folder.
+    tables_of(Layout.of(plan), list(plan))
     if resume and (out / PLAN).is_file() and Plan.load(out / PLAN) != plan:
         raise ValueError(f"{out} was started with another plan, or other data, than there is now")
     if resume and (out / SUMMARY).is_file() and is_finished(summary := read_summary(out), config):
@@ -98,7 +98,7 @@ def train_distributed(
         fitted = fit_together(sharded, group, dataset, options, out, resume=resume, progress=progress)
         if group.rank == 0:
             baselines = baselines_of(dataset, progress=progress)
-            summary = summarise(config, plan, shapes, fitted, dataset, baselines)
+            summary = summarize(config, plan, shapes, fitted, dataset, baselines)
             summary["ranks"] = group.world
             write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + "\n")
         broadcast_text("")  # nobody leaves before it is written
@@ -130,8 +130,8 @@ def _effective(config: RunConfig, out: Path, *, resume: bool) -> tuple[RunConfig
         raise ValueError("--distributed trains --model dlrm only")
     if config.first_order:
         raise ValueError("--first-order is not there with --distributed: leave it out")
-    if config.quantize is not None or config.method is not None:
-        raise ValueError("--quantize and --method are not there with --distributed: leave them out")
+    if config.bits not in (None, 32) or config.method is not None:
+        raise ValueError("--bits and --method are not there with --distributed: leave them out")
     optimizer = config.optimizer or "adagrad"
     if optimizer not in OPTIMIZERS:
         raise ValueError(

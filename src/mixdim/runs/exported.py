@@ -11,24 +11,22 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from torch import nn
 
 import mixdim
 from mixdim._util.files import follow_links, write_atomically, written_atomically
 from mixdim.data import Dataset
 from mixdim.data.dense_rules import LIMIT, DenseRule
 from mixdim.data.folder import Meta, vocabulary_file
-from mixdim.layer.mixed_tables import MixedTables
 from mixdim.runs.config import read_config
 from mixdim.runs.folder import CONFIG
 from mixdim.runs.trained import OpenedRun, check_rows, open_for
 from mixdim.serving.exporting import export
 from mixdim.serving.session import ServedModel, inputs_of
+from mixdim.storages.rows import check_bits
 from mixdim.training.evaluation import Outputs, Progress, outputs_of
 from mixdim.training.tasks import task_of
 
 UNKNOWN = ("clip", "refuse")
-FLOAT32 = "float32"  # not rounded
 SURE = 1e-12  # a probability of exactly 0 or 1 has no logit
 Predict = Callable[[Any], np.ndarray]
 
@@ -39,23 +37,22 @@ def vocabulary_path(model: Path) -> Path:
 
 
 def open_to_export(
-    run: Path, data: Path | None, weights: str = "best", quantize: str | None = None
-) -> tuple[OpenedRun, Dataset, str | None]:
-    """Open a run with its data, and say how its embeddings are rounded: as asked, or as it was made."""
+    run: Path, data: Path | None, weights: str = "best", bits: int | None = None
+) -> tuple[OpenedRun, Dataset]:
+    """Open a run with its data; with `bits`, check that its embeddings can be served in so many."""
     if not (run / CONFIG).is_file():
         raise FileNotFoundError(f"{run} is not a run: it has no {CONFIG}")
-    config = read_config(run / CONFIG)
-    folder = data or config.data
+    folder = data or read_config(run / CONFIG).data
     if folder is None or not Path(folder).is_dir():
         raise FileNotFoundError(
             f"the data of {run} is not at {folder}: give --data, which has its vocabularies"
         )
-    if config.quantize is not None and quantize not in (None, config.quantize):
-        raise ValueError(f"{run} is rounded to {config.quantize} already, so it is not {quantize}")
     dataset = Dataset(folder)
     opened = open_for(run, dataset, weights)
-    is_rounded = config.quantize is not None or quantize == FLOAT32
-    return opened, dataset, None if is_rounded else quantize
+    own = opened.plan.least_bits
+    if bits is not None and own < 32 and check_bits(bits) != own:
+        raise ValueError(f"{run} is quantized to {own} bits already, so bits cannot be {bits}")
+    return opened, dataset
 
 
 def export_run(
@@ -64,7 +61,7 @@ def export_run(
     *,
     data: Path | None = None,
     format: str | None = None,
-    quantize: str | None = None,
+    bits: int | None = None,
     unknown: str = "clip",
     weights: str = "best",
     overwrite: bool = False,
@@ -76,7 +73,7 @@ def export_run(
     for path in (out, side):
         if follow_links(path).exists() and not overwrite:
             raise FileExistsError(f"{path} exists already; --overwrite replaces it")
-    opened, dataset, to_round = open_to_export(run, data, weights, quantize)
+    opened, dataset = open_to_export(run, data, weights, bits)
     features = dataset.meta.features
     with written_atomically(side) as temporary:
         temporary.write_text(json.dumps(vocabularies(dataset)), encoding="utf-8")
@@ -84,13 +81,12 @@ def export_run(
             opened.model,
             out,
             format=format,
-            quantize=to_round,
+            bits=32 if bits is None or not opened.plan.is_trained else bits,
             task=dataset.task,
             bags=[feature.name for feature in features if feature.bag],
             unknown={f.name: f.out_of_vocabulary for f in features} if unknown == "clip" else None,
             overwrite=overwrite,
             about={
-                "quantize": to_round or opened.config.quantize,
                 "run": str(run),
                 "step": opened.step,
                 "vocabulary_fingerprint": dataset.vocabulary_fingerprint,
@@ -98,13 +94,6 @@ def export_run(
             },
         )
     return opened, dataset
-
-
-def kept_as_they_are(model: nn.Module) -> list[str]:
-    """The kinds of storages of a model that are not rounded when it is."""
-    layers = [module for module in model.modules() if isinstance(module, MixedTables)]
-    storages = (block.storage for layer in layers for block in layer.plan.blocks)
-    return sorted({s.kind for s in storages if s.kind != "rows"})
 
 
 def vocabularies(dataset: Dataset) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mixdim.data import Dataset
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.runs.rounded import embedding_layers
+from mixdim.runs.embeddings import embedding_layers
 from mixdim.training.tasks import task_of
 
 SAMPLES, BATCH = 2**17, 2**12  # of the training split, to take gradients of

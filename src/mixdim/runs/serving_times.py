@@ -11,6 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,8 @@ from mixdim.data import Batch, Dataset
 from mixdim.data.folder import SPLITS
 from mixdim.planning.budget import format_bytes
 from mixdim.runs.exported import (
-    FLOAT32,
     Predict,
     export_run,
-    kept_as_they_are,
     losses,
     open_to_export,
     vocabulary_path,
@@ -38,6 +37,7 @@ from mixdim.serving.onnx_file import files_of
 from mixdim.serving.session import ServedModel, inputs_of
 from mixdim.serving.timing import Timing, measure
 from mixdim.serving.torch_file import TensorModel, to_trace
+from mixdim.storages.rows import BITS
 from mixdim.training.evaluation import Progress, evaluating
 from mixdim.training.tasks import task_of
 
@@ -61,8 +61,11 @@ def export_and_measure(
     opened, dataset = export_run(run, out, **options)
     for path in (*files_of(out), vocabulary_path(out)):
         echo(f"{path}: {format_bytes(path.stat().st_size)}")
-    if (options.get("quantize") or FLOAT32) != FLOAT32 and (others := kept_as_they_are(opened.model)):
-        echo(f"not rounded: tables stored as {', '.join(others)}; only narrow ones are")
+    bits = options.get("bits") or opened.plan.least_bits
+    blocks = opened.plan.quantized(bits).blocks
+    kinds = {block.storage.kind for block in blocks if block.dim and block.storage.is_trained}
+    if bits < 32 and kinds:
+        echo(f"not quantized: blocks stored as {', '.join(sorted(kinds))}")
     format = options.get("format") or out.suffix.removeprefix(".")
     predict = pt2_opener(out, dataset) if format == "pt2" else onnx_opener(out)
     if dataset.splits[split][1] > dataset.splits[split][0]:
@@ -118,7 +121,7 @@ def bench(
     """Time answers of a run's model, eager and exported in several ways, and print tables."""
     for size in batches:
         whole_number(size, "batch")
-    opened, dataset, _ = open_to_export(run, data)
+    opened, dataset = open_to_export(run, data)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as contexts:
         contexts.enter_context(_threads(whole_number(threads, "threads")))
         contexts.enter_context(evaluating(opened.model))
@@ -157,11 +160,11 @@ def _ways(opened: OpenedRun, dataset: Dataset) -> dict[str, Callable[[Path], obj
         task=dataset.task,
     )
 
-    def own(path: Path, quantize: str | None = None) -> object:
+    def own(path: Path, bits: int = 32) -> object:
         return export(
             opened.model,
             path,
-            quantize=quantize,
+            bits=bits,
             task=asked.task,
             bags=asked.bags,
             unknown=asked.unknown,
@@ -170,14 +173,9 @@ def _ways(opened: OpenedRun, dataset: Dataset) -> dict[str, Callable[[Path], obj
     ways: dict[str, Callable[[Path], object]] = {
         TORCH_ONNX: lambda path: _by_torch(opened.model, asked, path)
     }
-    if opened.config.quantize is not None:
-        return {**ways, opened.config.quantize: own}
-    return {
-        **ways,
-        "float32": own,
-        "int8": lambda path: own(path, "int8"),
-        "int4": lambda path: own(path, "int4"),
-    }
+    if not opened.plan.is_trained:
+        return {**ways, f"{opened.plan.least_bits} bits": own}
+    return ways | {f"{bits} bits": partial(own, bits=bits) for bits in BITS}
 
 
 def _by_torch(model: nn.Module, asked: Asked, path: Path) -> None:

@@ -17,7 +17,7 @@ from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import Rounding
 from mixdim.planning.table import rule_in_words
 from mixdim.runs.config import TEMPERATURE, read_config
-from mixdim.runs.rounded import embedding_layers
+from mixdim.runs.embeddings import embedding_layers
 from mixdim.runs.trained import open_for
 
 

@@ -18,11 +18,11 @@ from mixdim.data import Dataset
 from mixdim.data.unknown_values import advice
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.plan import Plan
-from mixdim.runs.beside_baselines import baselines_line, warning_below_baseline
+from mixdim.runs.baseline_report import baselines_line, warning_below_baseline
 from mixdim.runs.config import RunConfig
+from mixdim.runs.embeddings import embedding_bytes, embedding_layers
 from mixdim.runs.folder import JOURNAL, SUMMARY
 from mixdim.runs.models import OPTIONS_OF_MODELS
-from mixdim.runs.rounded import embedding_bytes, embedding_layers
 from mixdim.training import Fitted
 from mixdim.training.baselines import Baselines
 from mixdim.training.tasks import Task, task_of
@@ -34,7 +34,7 @@ OPTIONS = (
 )
 
 
-def summarise(
+def summarize(
     config: RunConfig,
     plan: Plan,
     model: nn.Module,
@@ -42,19 +42,23 @@ def summarise(
     dataset: Dataset,
     baselines: Baselines,
 ) -> dict[str, Any]:
-    """What `summary.json` says: what was trained, at what cost, how well."""
+    """What `summary.json` says: what was trained, at what cost, how well.
+
+    The `plan` is the one that is served.
+    """
+    trained = plan.trainable()
     truth, bound = dataset.meta.truth or {}, f"bayes_{task_of(dataset.task).objective}"
     return {
         "model": config.model,
-        "temperature": plan.temperature,
-        "made_by": dict(plan.made_by),
+        "temperature": trained.temperature,
+        "made_by": dict(trained.made_by),
         "base_dim": plan.base_dim,
         "budget": None if config.budget is None else parse_budget(config.budget, num_rows=plan.num_rows),
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         # Not the plan's: an array that blocks share is one in each layer, of users and of items.
         "embedding_parameters": sum(layer.num_parameters for layer in embedding_layers(model)),
         "embedding_bytes": embedding_bytes(model),
-        "quantize": config.quantize,
+        "bits": plan.least_bits,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{name: getattr(config, name) for name in OPTIONS},
         "epochs_run": fitted.epochs_run,

@@ -15,13 +15,14 @@ from mixdim._util.files import write_atomically
 from mixdim._util.locks import alone_at_work
 from mixdim.data import Dataset
 from mixdim.models import WithFirstOrder
-from mixdim.planning.budget import parse_bytes
+from mixdim.planning.budget import format_bytes, parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.methods import plan_by_method
 from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.runs.beginning import begin
 from mixdim.runs.config import RunConfig, read_config
+from mixdim.runs.embeddings import check_servable, embedding_bytes, served
 from mixdim.runs.folder import (
     CONFIG,
     PLAN,
@@ -33,8 +34,7 @@ from mixdim.runs.folder import (
 )
 from mixdim.runs.memory import require_memory
 from mixdim.runs.models import build_model, check_fits
-from mixdim.runs.rounded import embedding_bytes, rounded
-from mixdim.runs.summary import read_curve, read_summary, summarise
+from mixdim.runs.summary import read_curve, read_summary, summarize
 from mixdim.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
 from mixdim.training import evaluate, fit
 from mixdim.training.auto import in_words
@@ -86,6 +86,7 @@ def train_run(
     feature_to_slice_by(dataset, config.slice_by)  # now, before there is a folder
     options = config.training_options()
     plan = plan_of(config, dataset)
+    trained = plan.trainable()
     if resume and planned.is_file() and Plan.load(planned) != plan:
         if config.plan is not None:
             raise ValueError(f"{out} was started with another plan than {config.plan} holds now")
@@ -101,7 +102,7 @@ def train_run(
             echo(f"{out} is finished already")
             return TrainedRun(summary, read_curve(out, task), lambda: open_for(out, dataset).model)
     available = available_memory()
-    forecast = require_memory(config, plan, dataset, available=available)
+    forecast = require_memory(config, trained, dataset, available=available)
     make_run_folder(out, resume=resume, overwrite=overwrite)
     with alone_at_work(out):
         if not resume:
@@ -113,7 +114,7 @@ def train_run(
         plan.save(planned)
         torch.manual_seed(options.seed)
         mean = task.constant_output(dataset.mean_target)
-        model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean)
+        model = build_model(config, trained, num_dense=dataset.num_dense, mean=mean)
         logistic = begin(model, dataset, from_baseline=bool(config.from_baseline), progress=progress)
         for line in opening_lines(config, plan, model, dataset):
             echo(line)
@@ -130,28 +131,31 @@ def train_run(
         baselines = (known_baselines or {}).get(dataset.fingerprint)
         if baselines is None:
             baselines = baselines_of(dataset, logistic=logistic, progress=progress)
-        summary = summarise(config, plan, model, fitted, dataset, baselines)
+        summary = summarize(config, plan, model, fitted, dataset, baselines)
         if (out / TUNING).is_file():  # also from before a resumption
             summary["tuning"] = json.loads((out / TUNING).read_bytes())
-        if config.quantize is not None:
-            model = rounded(model, config.quantize)
-            summary |= _measured_rounded(model, summary, out, dataset, progress)
+        if not plan.is_trained:
+            model = served(model, plan)
+            summary |= _measured_as_served(model, summary, out, dataset, progress)
         page = json.dumps(summary, indent=2) + "\n"
         write_atomically(out / SUMMARY, page)
         return TrainedRun(json.loads(page), read_curve(out, task), lambda: model)
 
 
 def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
-    """The plan that a config asks for, of the features of a data set."""
+    """The plan that a config asks for, of the features of a data set, as it is served."""
+    bits = 32 if config.bits is None else config.bits
     if config.plan is not None:
         plan = Plan.load(config.plan)
         check_features(plan, dataset, f"the plan {config.plan}")
-        plan.check_trained()
-        return plan
+        if config.bits is not None and not plan.is_trained:
+            raise ValueError(f"the plan {config.plan} is quantized already: leave out bits={bits}")
+        check_servable(plan)
+        return plan.quantized(bits)
     if config.method is not None:
         assert config.budget is not None
         num_bytes = parse_bytes(config.budget)
-        plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim)
+        plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim, bits=bits)
         if plan.cost.shared and config.model != "dlrm":
             raise ValueError(
                 f"method {config.method!r} has one array for all features; use --model dlrm"
@@ -159,7 +163,7 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         return plan
     assert config.bands is not None
     assert config.min_dim is not None
-    return make_plan(
+    plan = make_plan(
         dataset,
         temperature=config.temperature,
         base_dim=config.base_dim,
@@ -168,12 +172,13 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
         min_dim=config.min_dim,
     )
+    return plan.quantized(bits)
 
 
-def _measured_rounded(
+def _measured_as_served(
     model: nn.Module, summary: dict[str, Any], out: Path, dataset: Dataset, progress: Progress | None
 ) -> dict[str, Any]:
-    """What a summary says once the best weights are rounded, as they are in `model`, and the last."""
+    """What a summary says of quantized embeddings: of the best weights in `model`, and of the last."""
     steps = {which: summary["validation"][which]["step"] for which in WEIGHTS}
     of_step = {steps["best"]: model}
     if steps["last"] not in of_step:
@@ -228,6 +233,9 @@ def _unknown_dropout_line(untrained: Sequence[str]) -> str:
 def opening_lines(config: RunConfig, plan: Plan, model: nn.Module, dataset: Dataset) -> list[str]:
     """What is trained and how, of an effective config."""
     lines = [_model_line(config, plan, model)]
+    if not plan.is_trained:
+        served_bytes = format_bytes(plan.nbytes())
+        lines.append(f"once trained, embeddings are quantized to {plan.least_bits} bits: {served_bytes}")
     if config.preset == AUTO:
         begins = "; begins as its baseline" if config.from_baseline else ""
         chosen = in_words(config.training_options(), num_rows(dataset, "train"))
@@ -238,6 +246,7 @@ def opening_lines(config: RunConfig, plan: Plan, model: nn.Module, dataset: Data
 
 
 def _model_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
+    plan = plan.trainable()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     widths = [block.dim for block in plan.blocks]
     line = (

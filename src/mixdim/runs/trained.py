@@ -23,9 +23,9 @@ from mixdim.data.for_prediction import opened_raw
 from mixdim.data.unknown_report import unknown_report
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig, read_config
+from mixdim.runs.embeddings import served
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY
 from mixdim.runs.models import build_model
-from mixdim.runs.rounded import rounded
 from mixdim.runs.summary import read_summary
 from mixdim.training import Checkpoints, evaluate, load_weights
 from mixdim.training.checkpoints import CheckpointError
@@ -54,7 +54,10 @@ class TrainedRun:
 
 @dataclass(frozen=True, eq=False)
 class OpenedRun:
-    """A run read back, finished or not: its config, and its model with the best or the last weights."""
+    """A run read back, finished or not: its config, the plan that it serves, and its model.
+
+    The model has the best or the last weights.
+    """
 
     config: RunConfig
     plan: Plan
@@ -65,16 +68,18 @@ class OpenedRun:
 def open_run(
     path: Path, *, num_dense: int, weights: str = "best", as_trained: bool = False
 ) -> OpenedRun:
-    """Read a run's model back with its "best" or "last" weights, rounded if the run says so.
+    """Read a run's model back with its "best" or "last" weights, as its plan serves it.
 
-    With `as_trained`, it is not rounded whatever the run says.
+    With `as_trained`, embeddings are not quantized, whatever the plan says.
     """
     if weights not in WEIGHTS:
         raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
     _check_run(path)
     config = read_config(path / CONFIG)
     plan = Plan.load(path / PLAN)
-    model = build_model(config, plan, num_dense=num_dense, mean=0.0)  # the mean comes with the weights
+    model = build_model(
+        config, plan.trainable(), num_dense=num_dense, mean=0.0
+    )  # mean: with the weights
     if config.distributed:
         step = _fill_from_ranks(model, path / "checkpoint", weights)
         return OpenedRun(config, plan, model, step)
@@ -88,7 +93,7 @@ def open_run(
     else:
         chosen = newest
     load_weights(model, chosen)
-    return OpenedRun(config, plan, rounded(model, None if as_trained else config.quantize), chosen.step)
+    return OpenedRun(config, plan, model if as_trained else served(model, plan), chosen.step)
 
 
 def _fill_from_ranks(model: nn.Module, folder: Path, weights: str) -> int:

@@ -11,14 +11,14 @@ from torch import nn
 from mixdim._util.arguments import whole_number
 from mixdim._util.files import follow_links
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.layer.quantizing import quantize as quantized_copy
+from mixdim.layer.quantizing import quantize
 from mixdim.models import DLRM, WithFirstOrder
 from mixdim.serving.models import TASKS, Asked, feature_rows, graph_of
 from mixdim.serving.onnx_file import LARGEST_FILE, write_onnx
 from mixdim.serving.torch_file import write_pt2
+from mixdim.storages.rows import check_bits
 
 FORMATS = ("onnx", "pt2")
-BITS = {"int8": 8, "int4": 4}
 
 
 def export(
@@ -26,7 +26,7 @@ def export(
     path: str | Path,
     *,
     format: str | None = None,
-    quantize: str | None = None,
+    bits: int = 32,
     task: str | None = None,
     bags: Sequence[str] = (),
     unknown: Mapping[str, int] | None = None,
@@ -39,7 +39,8 @@ def export(
     - `model`: a DLRM, also `WithFirstOrder`, a MatrixFactorization or a NeuralCollaborativeFiltering,
       or a layer (vectors out).
     - `format`: "onnx", or "pt2" for `torch.export.load`; if not given, as the path ends.
-    - `quantize`: "int8" or "int4" rounds the tables of mixdim layers first, as `mixdim.quantize` does.
+    - `bits`: 8 or 4 quantizes the tables of mixdim layers first, as `mixdim.quantize` does; 32 leaves
+      them as they are.
     - `task`: "binary" gives probabilities, "rating" outputs as they are; by the model if not given.
     - `bags`: features that come as bags: inputs `<feature>.values` (values,) and `<feature>.offsets`
       (batch + 1,), in the place of a column of `ids`.
@@ -56,13 +57,13 @@ def export(
     format = format or path.suffix.removeprefix(".")
     if format not in FORMATS:
         raise ValueError(f"format must be {' or '.join(FORMATS)}, got {format!r}")
-    if quantize is not None and quantize not in BITS:
-        raise ValueError(f"quantize must be {' or '.join(BITS)}, got {quantize!r}")
+    bits = check_bits(bits)
     if task is not None and task not in TASKS:
         raise ValueError(f"task must be {' or '.join(TASKS)}, got {task!r}")
     if follow_links(path).exists() and not overwrite:
         raise FileExistsError(f"{path} exists already; overwrite=True replaces it")
-    model = model if quantize is None else quantized_copy(model, BITS[quantize])
+    model = model if bits == 32 else quantize(model, bits)
+    layers = [module for module in model.modules() if isinstance(module, MixedTables)]
     rows = feature_rows(model)
     _check_bags(model, rows, bags)
     _check_unknown(rows, unknown)
@@ -74,7 +75,7 @@ def export(
         "task": task,
         "features": rows,
         "bags": list(bags),
-        "quantize": quantize,
+        "bits": min((layer.plan.least_bits for layer in layers), default=32),
         "unknown": None if unknown is None else {name: int(unknown[name]) for name in rows},
         **(about or {}),
     }

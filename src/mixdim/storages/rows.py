@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mixdim._util.arguments import whole_number
 from mixdim._util.lazy import import_later
 from mixdim.storages.codes import (
     CODES,
@@ -273,10 +274,7 @@ class Rows(Storage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bits not in BITS:
-            raise ValueError(
-                f"bits must be {', '.join(map(str, BITS[:-1]))} or {BITS[-1]}, got {self.bits}"
-            )
+        check_bits(self.bits)
         if self.dim == 0 and self.is_quantized:
             raise ValueError(f"a row that all share has 32 bits, got {self.bits}: use Rows(0)")
 
@@ -286,9 +284,9 @@ class Rows(Storage):
         return CodedRows if self.is_quantized else FloatRows
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether rows are codes, which are not trained."""
-        return self.bits < 32
+    def least_bits(self) -> int:
+        """Projections and scales have more."""
+        return self.bits
 
     @property
     def is_shardable(self) -> bool:
@@ -342,6 +340,18 @@ class Rows(Storage):
         if self.is_quantized:
             return f"{self.dim} of {self.bits} bits"
         return str(self.dim) if self.dim else "0, one row"
+
+
+def check_bits(bits: Any) -> int:
+    """Return the bits of a number if rows can be kept in so many; otherwise say which there are.
+
+    >>> check_bits(8)
+    8
+    """
+    bits = whole_number(bits, "bits")
+    if bits not in BITS:
+        raise ValueError(f"bits must be {', '.join(map(str, BITS[:-1]))} or {BITS[-1]}, got {bits}")
+    return bits
 
 
 def rows_cost(sizes: np.ndarray, dims: np.ndarray, base_dim: int) -> Any:

@@ -70,9 +70,14 @@ class Storage(ABC):
         """How many stored rows a block of `size` rows is kept in."""
 
     @property
+    def least_bits(self) -> int:
+        """The bits of a number that is kept in the fewest."""
+        return 32
+
+    @property
     def is_quantized(self) -> bool:
         """Whether its numbers have fewer than 32 bits. They are held, made from what was trained."""
-        return False
+        return self.least_bits < 32
 
     @property
     def is_trained(self) -> bool:

@@ -5,10 +5,10 @@ from statistics import mean, stdev
 import matplotlib.colors
 import pytest
 
-from method_records import by_method, contest
+from method_records import by_method, comparison
 from mixdim.runs.figures.drawing import as_it_is, save_figure, short_name
 from mixdim.runs.figures.methods import methods_figure
-from mixdim.runs.sweeps.winners import winners
+from mixdim.runs.sweeps.best_by_method import best_by_method
 from report_pages import HOSTILE
 from report_records import finished, synthetic
 
@@ -26,17 +26,17 @@ def points_of(line):
 
 
 def test_each_method_is_a_line_of_the_best_widths_in_order_of_bytes():
-    (axes,) = methods_figure(contest()).axes
+    (axes,) = methods_figure(comparison()).axes
     lines = lines_of(axes)
-    assert list(lines) == ["uniform", "mixed", "cut", "int8:mixed", REFERENCE]
+    assert list(lines) == ["uniform", "mixed", "cut", "mixed, 8 bits", REFERENCE]
     assert points_of(lines["uniform"]) == [(392, 0.655), (792, 0.555), (3200, 0.505)]
     assert points_of(lines["mixed"]) == [(392, 0.615), (792, 0.515)]
-    assert points_of(lines["int8:mixed"]) == [(392, 0.61), (792, 0.51)]
+    assert points_of(lines["mixed, 8 bits"]) == [(392, 0.61), (792, 0.51)]
     assert (axes.get_xscale(), axes.get_ylabel()) == ("log", "test log loss")
 
 
 def test_the_reference_is_a_dashed_line_and_bytes_are_shares_of_it():
-    (axes,) = methods_figure(contest()).axes
+    (axes,) = methods_figure(comparison()).axes
     level = lines_of(axes)[REFERENCE]
     assert list(level.get_ydata()) == pytest.approx([0.505, 0.505])
     assert level.get_linestyle() == "--"
@@ -46,26 +46,26 @@ def test_the_reference_is_a_dashed_line_and_bytes_are_shares_of_it():
 
 
 def test_bars_are_the_deviation_over_seeds_and_one_seed_has_none():
-    (axes,) = methods_figure(contest(seeds=3)).axes
-    measured = [one for one, _ in winners(contest(seeds=3))]
+    (axes,) = methods_figure(comparison(seeds=3)).axes
+    measured = [one for one, _ in best_by_method(comparison(seeds=3))]
     bars = sorted(tuple(bar.get_segments()[0][:, 1]) for bar in axes.collections)
     expected = []
     for one in measured:
         losses = [record.summary["test"]["best"]["log_loss"] for record in one.records]
         expected.append((mean(losses) - stdev(losses), mean(losses) + stdev(losses)))
     assert bars == [pytest.approx(bar) for bar in sorted(expected)]
-    (alone,) = methods_figure(contest(seeds=1)).axes
+    (alone,) = methods_figure(comparison(seeds=1)).axes
     assert list(alone.collections) == []
 
 
-def test_lines_can_be_told_apart_without_colour_and_rounded_ones_belong_to_their_method():
-    (axes,) = methods_figure(contest()).axes
+def test_lines_can_be_told_apart_without_colour_and_quantized_ones_belong_to_their_method():
+    (axes,) = methods_figure(comparison()).axes
     lines = lines_of(axes)
-    mixed, rounded = lines["mixed"], lines["int8:mixed"]
+    mixed, quantized = lines["mixed"], lines["mixed, 8 bits"]
     assert len({lines[name].get_marker() for name in ("uniform", "mixed", "cut")}) == 3
-    assert (mixed.get_marker(), mixed.get_color()) == (rounded.get_marker(), rounded.get_color())
-    assert matplotlib.colors.to_hex(rounded.get_markerfacecolor()) == "#ffffff"
-    assert mixed.get_linestyle() != rounded.get_linestyle()
+    assert (mixed.get_marker(), mixed.get_color()) == (quantized.get_marker(), quantized.get_color())
+    assert matplotlib.colors.to_hex(quantized.get_markerfacecolor()) == "#ffffff"
+    assert mixed.get_linestyle() != quantized.get_linestyle()
 
 
 def test_twelve_methods_have_twelve_markers_and_a_legend_beside_the_lines(tmp_path):
@@ -96,7 +96,7 @@ def test_many_halvings_do_not_crowd_the_axis():
 
 def test_the_best_possible_loss_is_drawn_where_it_is_near():
     for bound, is_near in ((0.45, True), (0.1, False)):
-        (axes,) = methods_figure([synthetic(record, bound) for record in contest()]).axes
+        (axes,) = methods_figure([synthetic(record, bound) for record in comparison()]).axes
         assert (f"best possible: {bound:.4f}" in lines_of(axes)) == is_near
 
 
@@ -113,4 +113,4 @@ def test_what_cannot_be_compared_is_refused():
         methods_figure([finished()])
     other = by_method("cut", asked=800, data="/x/other", fingerprint="cd" * 16)
     with pytest.raises(ValueError, match="several data sets"):
-        methods_figure([*contest(), other])
+        methods_figure([*comparison(), other])

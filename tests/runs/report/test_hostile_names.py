@@ -16,7 +16,7 @@ from mixdim.runs.config import RunConfig
 from mixdim.runs.figures.drawing import as_it_is, save_figure, short_name, widths_figure
 from mixdim.runs.figures.popularity import popularity_figure
 from mixdim.runs.report.page import report_page
-from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
+from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 from report_pages import HOSTILE
 
 FEATURES = [HOSTILE, "[/x] [red] ü 'y' {0} %s", "two\nlines\tand \x1b[31m red", r"_$\frac{$ <!-- <b>"]
@@ -69,7 +69,8 @@ def records(folder, tmp_path_factory):
     """A run sliced by each feature, and one whose error names them all."""
     told = {"data": str(folder), "model": "dlrm", "temperature": 0.3, "base_dim": 4, "epochs": 1}
     runs = [
-        SweepRun(RunConfig(**told, bottom=(4,), top=(4,), slice_by=name)) for name in (*FEATURES, "none")
+        RunRequest(RunConfig(**told, bottom=(4,), top=(4,), slice_by=name))
+        for name in (*FEATURES, "none")
     ]
     made = run_sweep(runs, tmp_path_factory.mktemp("records") / "records.jsonl")
     assert [record.finished for record in made] == [True, True, True, True, False]

@@ -6,11 +6,12 @@ import re
 import pytest
 
 from browser import CHROMIUM, NO_CHROMIUM, ask
-from method_records import by_method, contest
+from method_records import by_method, comparison
 from mixdim._util.text import printable
 from mixdim.runs.report.chart import chart_points
 from mixdim.runs.report.page import report_page
 from mixdim.runs.report.runs import in_order, table_rows
+from mixdim.runs.sweeps.methods import method_of
 from report_pages import HOSTILE, Page, sweep
 from report_records import failed, finished
 
@@ -32,22 +33,22 @@ def lines_of(points):
 
 
 def test_a_method_is_a_line_of_losses_against_bytes():
-    lines = lines_of(chart_points(contest()))
+    lines = lines_of(chart_points(comparison()))
     assert lines == {
         "uniform": [(392, 0.655), (792, 0.555), (3200, 0.505)],
         "mixed": [(392, 0.615), (792, 0.515)],
         "cut": [(392, 0.625), (792, 0.525)],
-        "int8:mixed": [(392, 0.61), (792, 0.51)],
+        "mixed, 8 bits": [(392, 0.61), (792, 0.51)],
     }
-    assert list(lines) == ["uniform", "mixed", "cut", "int8:mixed"]  # as they are always listed
+    assert list(lines) == ["uniform", "mixed", "cut", "mixed, 8 bits"]  # as they are always listed
 
 
 def test_only_the_best_width_by_validation_is_a_point_and_says_how_many_were_tried():
-    mixed = [point for point in chart_points(contest()) if point["method"] == "mixed"]
+    mixed = [point for point in chart_points(comparison()) if point["method"] == "mixed"]
     large = next(point for point in mixed if point["bytes"] == 792)
     assert ["base_dim", "4 (best of 3 by validation)"] in large["about"]
     assert ["base_dim", "4"] in next(point for point in mixed if point["bytes"] == 392)["about"]
-    assert sum(row["method"] == "mixed" for row in table_rows(contest())) == 6  # which has them all
+    assert sum(row["method"] == "mixed" for row in table_rows(comparison())) == 6  # which has them all
 
 
 def test_data_sets_have_winners_of_their_own():
@@ -67,19 +68,23 @@ def test_without_a_validation_split_all_widths_are_points():
     assert len(chart_points(records)) == 2
 
 
-def test_a_point_says_its_method_bytes_and_rounding():
-    about = {point["method"]: dict(point["about"]) for point in chart_points(contest())}
+def test_a_point_says_its_method_bytes_and_bits():
+    about = {point["method"]: dict(point["about"]) for point in chart_points(comparison())}
     assert about["cut"]["method"] == "cut"
-    assert about["cut"]["embedding bytes"] == "792 B, float32"
-    assert about["int8:mixed"]["embedding bytes"] == "792 B, rounded to int8"
+    assert about["cut"]["embedding bytes"] == "792 B, 32 bits a number"
+    assert about["mixed, 8 bits"]["embedding bytes"] == "792 B, 8 bits a number"
     assert not {"temperature", "plan", "options"} & about["cut"].keys()
 
 
-def test_names_of_methods_set_no_options_apart_and_rounding_is_in_the_name():
-    records = [by_method(method, asked=800) for method in ("cut", "int8:cut", "int4:cut", "int8:robe")]
+def test_names_of_methods_set_no_options_apart_and_bits_are_in_the_name():
+    named = (("cut", 32), ("cut", 8), ("cut", 4), ("robe", 8))
+    records = [by_method(method, asked=800, bits=bits) for method, bits in named]
     points = chart_points([*records, finished(temperature=0.3)])
     assert {point["options"] for point in points} == {""}
-    assert [point["plain_method"] for point in points[:4]] == ["cut", "cut", "cut", "robe"]
+    assert [(point["plain_method"], point["bits"]) for point in points[:4]] == [
+        *(("cut", 32), ("cut", 8), ("robe", 8)),
+        ("cut", 4),
+    ]
     apart = chart_points([*records, by_method("cut", asked=800, init="he_fan_out")])
     assert {point["options"] for point in apart} == {"init xavier", "init he_fan_out"}
 
@@ -97,11 +102,11 @@ def test_bytes_are_known_of_old_records_beside_new_ones_and_not_said_of_old_ones
 
 
 def test_records_are_in_the_order_of_methods_then_sizes():
-    told = [(r.config["method"], r.config["budget"]) for r in in_order(contest(seeds=1)[::-1])]
+    told = [(method_of(r), r.config["budget"]) for r in in_order(comparison(seeds=1)[::-1])]
     assert list(dict.fromkeys(told)) == [
         *(("uniform", "400B"), ("uniform", "800B"), ("uniform", "3200B"), ("mixed", "400B")),
         *(("mixed", "800B"), ("cut", "400B"), ("cut", "800B")),
-        *(("int8:mixed", "400B"), ("int8:mixed", "800B")),
+        *(("mixed, 8 bits", "400B"), ("mixed, 8 bits", "800B")),
     ]
 
 
@@ -114,8 +119,8 @@ def text_of(page):
 
 def test_the_page_says_which_methods_were_run_and_which_failed():
     broken = failed("MemoryError", method="robe", budget="800B", temperature=None, model_budget=None)
-    text = text_of(report_page([*contest(), broken]))
-    assert "uniform, mixed, cut, int8:mixed" in text
+    text = text_of(report_page([*comparison(), broken]))
+    assert "uniform, mixed, cut, mixed, 8 bits" in text
     assert "model mf, method robe, base_dim 8, budget 800B, seed 0" in text
     assert "methods" not in Page(report_page(sweep())).texts["th"]
 
@@ -124,7 +129,7 @@ def test_the_page_says_which_methods_were_run_and_which_failed():
 def test_a_reader_sees_lines_of_methods_against_bytes_and_may_choose_parameters(tmp_path):
     found = ask(
         tmp_path,
-        report_page(contest()),
+        report_page(comparison()),
         """
         const texts = () => [...chart.querySelectorAll("text")].map((text) => text.textContent);
         const count = (what) => chart.querySelectorAll(what).length;
@@ -149,9 +154,9 @@ def test_a_reader_sees_lines_of_methods_against_bytes_and_may_choose_parameters(
     )
     assert found["size"] == ["bytes", False]
     assert (found["lines"], found["points"], found["empty"]) == (4, 9, 2)
-    assert found["legend"] == ["uniform", "mixed", "cut", "int8:mixed"]
+    assert found["legend"] == ["uniform", "mixed", "cut", "mixed, 8 bits"]
     colors, markers = zip(*found["looks"], strict=True)
-    assert len({*colors}) == 3  # int8:mixed has mixed's
+    assert len({*colors}) == 3  # mixed, 8 bits has mixed's
     assert len({*markers}) == 4
     assert {"bytes of embeddings (log scale)", "500 B", "2 kB"} <= {*found["bytes"]}
     assert "methodcut" in found["about"]
@@ -204,7 +209,7 @@ def test_twelve_methods_differ_in_their_markers_and_all_in_their_looks(tmp_path)
 
 @in_a_browser
 def test_a_hostile_method_is_shown_and_does_nothing(tmp_path):
-    names = [HOSTILE, f"int8:{HOSTILE}", "two\nlines \x1b[31m"]
+    names = [HOSTILE, f"{HOSTILE}, 8 bits", "two\nlines \x1b[31m"]
     found = ask(
         tmp_path,
         report_page([*(by_method(name, asked=800) for name in names), failed(method=HOSTILE)]),

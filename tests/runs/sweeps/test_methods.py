@@ -1,6 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
-from mixdim.runs.sweeps.methods import made_by, method_of, temperature_of
+from mixdim.runs.sweeps.methods import (
+    bits_of,
+    made_by,
+    method_of,
+    plain_method_of,
+    temperature_of,
+)
 from paper_records import click_record
 
 
@@ -27,6 +35,18 @@ def with_rule(rule, **options):
 )
 def test_a_run_is_called_by_what_made_its_widths(record, method, temperature):
     assert (method_of(record), temperature_of(record)) == (method, temperature)
+
+
+def test_a_run_that_is_quantized_is_called_by_its_bits_too():
+    record = click_record(temperature=0.4)
+    record.summary["bits"] = 8
+    assert method_of(record) == "temperature 0.4, 8 bits"
+    assert (plain_method_of(record), bits_of(record), temperature_of(record)) == (
+        *("temperature 0.4", 8),
+        0.4,
+    )
+    assert bits_of(replace(record, config={**record.config, "bits": 4}, summary=None)) == 4  # it failed
+    assert (method_of(click_record()), bits_of(click_record())) == ("uniform", 32)
 
 
 def test_records_from_before_plans_said_so_are_called_as_before():

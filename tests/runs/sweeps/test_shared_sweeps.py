@@ -146,18 +146,19 @@ def test_folders_that_killed_workers_left_are_removed_and_no_others(temporary):
 
 SCRIPT = """
 import sys, tempfile
+from dataclasses import replace
 from pathlib import Path
 import torch
 from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
+from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     data, records, temporary, jobs = sys.argv[1:]
     tempfile.tempdir = temporary
+    told = RunConfig(data=data, model="mf", batch_size=100, epochs=8)
     runs = [
-        SweepRun(RunConfig(data=data, model="mf", temperature=t, batch_size=100, epochs=8, seed=s), 1500)
-        for s in range(2) for t in (0.0, 0.3)
+        RunRequest(replace(told, temperature=t, seed=s), 1500) for s in range(2) for t in (0.0, 0.3)
     ]
     run_sweep(runs, Path(records), jobs=int(jobs))
 """

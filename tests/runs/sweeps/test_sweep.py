@@ -14,11 +14,11 @@ from mixdim.data import Dataset
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs import train
 from mixdim.runs.models import build_model
-from mixdim.runs.sweeps.measure import AskedRun, train_and_measure
+from mixdim.runs.sweeps.measure import SolvedRun, train_and_measure
 from mixdim.runs.sweeps.records import read_records
 from mixdim.runs.sweeps.sweep import (
     InfeasibleBudgetError,
-    SweepRun,
+    RunRequest,
     SweepStopped,
     _solve,
     config_within,
@@ -50,7 +50,7 @@ SMALL = {
 def test_clicks_are_learnt_with_unknown_dropout_unless_the_sweep_is_told_otherwise():
     config = told(clicks(), model="dlrm", base_dim=4)
     other = replace(config, preset="paper-ctr"), replace(config, unknown_dropout=False)
-    asked = _solve([SweepRun(one) for one in (config, *other)])
+    asked = _solve([RunRequest(one) for one in (config, *other)])
     assert [run.config.unknown_dropout for run in asked] == [True, False, False]
     assert len({run.key for run in asked}) == 3
     solved = config_within(replace(config, base_dim=None), clicks(), 1_000_000)
@@ -110,12 +110,12 @@ def test_a_budget_below_the_narrowest_model_says_the_smallest_feasible():
 )
 def test_what_is_wrong_with_the_options_is_told_before_anything_runs(file, options, message):
     with pytest.raises((ValueError, OSError), match=message):
-        run_sweep([SweepRun(told(**options), 1_500)], file)
+        run_sweep([RunRequest(told(**options), 1_500)], file)
     assert not file.exists()
 
 
 def test_a_record_says_what_training_directly_says(file, tmp_path):
-    run = SweepRun(told(seed=1), 1_500)
+    run = RunRequest(told(seed=1), 1_500)
     (made,) = run_sweep([run], file)
     config = config_within(run.config, ratings(), 1_500)
     summary = train_run(config, tmp_path / "run").summary
@@ -136,7 +136,7 @@ def test_a_record_says_what_training_directly_says(file, tmp_path):
 
 def test_clicks_have_accuracy_in_their_curve(tmp_path):
     config = told(clicks(), model="dlrm", base_dim=4, bottom=(8,), top=(8,)).effective_for(clicks())
-    record = train_and_measure(AskedRun(config, "key"), tmp_path / "run")
+    record = train_and_measure(SolvedRun(config, "key"), tmp_path / "run")
     assert all(point.keys() >= {"loss", "accuracy"} for point in record.curve)
     assert record.curve[-1]["loss"] == record.summary["validation"]["last"]["log_loss"]
     assert record.curve[-1]["accuracy"] == record.summary["validation"]["last"]["accuracy"]
@@ -146,7 +146,7 @@ def test_measuring_a_run_opens_nothing_again(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "open_for", None)
     monkeypatch.setattr(Checkpoints, "newest", None)
     record = train_and_measure(
-        AskedRun(told(base_dim=4).effective_for(ratings()), "key"), tmp_path / "run"
+        SolvedRun(told(base_dim=4).effective_for(ratings()), "key"), tmp_path / "run"
     )
     assert (record.key, record.status, record.train["rows"]) == ("key", "finished", 800)
 
@@ -177,7 +177,7 @@ def test_progress_counts_the_runs(file):
 
 
 def test_budgets_that_allow_the_same_base_dim_share_a_run(file):
-    close = [SweepRun(told(temperature=0.0), budget) for budget in (1_500, 1_501)]
+    close = [RunRequest(told(temperature=0.0), budget) for budget in (1_500, 1_501)]
     found = run_sweep(close, file)
     assert [one.config["model_budget"] for one in found] == [1_500, 1_501]
     assert found[0].summary == found[1].summary
@@ -186,10 +186,10 @@ def test_budgets_that_allow_the_same_base_dim_share_a_run(file):
 
 def test_failures_are_recorded_while_the_others_go_on_and_are_tried_again(file):
     runs = [
-        SweepRun(told(lr=1e30, optimizer="sgd", base_dim=4)),
-        SweepRun(told(), 10),
-        SweepRun(told(), 11),
-        SweepRun(told(base_dim=4)),
+        RunRequest(told(lr=1e30, optimizer="sgd", base_dim=4)),
+        RunRequest(told(), 10),
+        RunRequest(told(), 11),
+        RunRequest(told(base_dim=4)),
     ]
     found = run_sweep(runs, file)
     assert [one.status for one in found] == ["failed", "failed", "failed", "finished"]
@@ -209,7 +209,7 @@ def test_a_process_that_is_killed_is_a_failure(file, temporary):
 
     killer = threading.Thread(target=kill_the_first)
     killer.start()
-    found = run_sweep([endless(), SweepRun(told(base_dim=4))], file)
+    found = run_sweep([endless(), RunRequest(told(base_dim=4))], file)
     killer.join()
     assert found[0].error == "the process of the run was killed by SIGKILL"
     assert found[1].finished
@@ -221,14 +221,14 @@ def test_a_process_that_is_killed_while_it_tells_its_results_is_a_failure(tmp_pa
     writing.close()
     worker = Worker.__new__(Worker)
     worker.record_end, worker.folder = reading, str(tmp_path / "none")
-    worker.run = AskedRun(told(), "key")
+    worker.run = SolvedRun(told(), "key")
     worker.process = Mock(exitcode=-signal.SIGKILL)
     assert worker.finish().error == "the process of the run was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_sweep_and_keeps_what_is_finished(file, number):
-    first = SweepRun(told(base_dim=4))
+    first = RunRequest(told(base_dim=4))
     with pytest.raises(SweepStopped, match=f"stopped by {number.name} after 1 of 2 runs"):
         run_sweep([first, endless()], file, on_record=lambda record: os.kill(os.getpid(), number))
     assert [one.finished for one in read_records([file])] == [True]
@@ -238,6 +238,6 @@ def test_seeds_may_have_data_of_their_own(file, tmp_path):
     for seed in range(2):
         generate_movielens_like(tmp_path / f"{seed}", rows=500, scale=0.0005, seed=seed)
     datasets = [Dataset(tmp_path / f"{seed}") for seed in range(2)]
-    found = run_sweep([SweepRun(told(d, seed=s), 1_000) for s, d in enumerate(datasets)], file)
+    found = run_sweep([RunRequest(told(d, seed=s), 1_000) for s, d in enumerate(datasets)], file)
     assert [one.summary["data_fingerprint"] for one in found] == [d.fingerprint for d in datasets]
     assert [Path(one.config["data"]).name for one in found] == ["0", "1"]

@@ -18,7 +18,7 @@ from mixdim.planning.from_counts import FloorWarning
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model
-from mixdim.runs.sweeps.sweep import SweepRun, config_within
+from mixdim.runs.sweeps.sweep import RunRequest, config_within
 from mixdim.runs.train import plan_of
 
 POOLED_BANDS = 8  # the fewest of the paper's range for bands
@@ -55,10 +55,10 @@ class Study:
         uniform_dims: Sequence[int] | None = None,
         temperatures: Sequence[float] | None = None,
         **options: Any,
-    ) -> list[SweepRun]:
+    ) -> list[RunRequest]:
         """Every temperature within every budget, with every seed."""
         return [
-            SweepRun(
+            RunRequest(
                 replace(self.config, temperature=temperature, seed=seed, **options), self.budget(dim)
             )
             for dim in uniform_dims or self.protocol.uniform_dims
@@ -66,18 +66,18 @@ class Study:
             for seed in range(self.protocol.seeds)
         ]
 
-    def initialisations(self) -> list[SweepRun]:
+    def initialisations(self) -> list[RunRequest]:
         """Uniform widths from Xavier's start and from He's, by fan-out (Fig. 7)."""
         return self.frontier(temperatures=(0.0,)) + self.frontier(temperatures=(0.0,), init="he_fan_out")
 
-    def equipartitions(self) -> list[SweepRun]:
+    def equipartitions(self) -> list[RunRequest]:
         """Uniform and mixed with tables cut into more and more bands (Fig. 5)."""
         at_one_budget = ((self.protocol.focus_dim,), (0.0, self.protocol.warm))
         return [
             run for bands in self.protocol.bands for run in self.frontier(*at_one_budget, bands=bands)
         ]
 
-    def lifted(self, uniform_dims: Sequence[int] | None = None) -> list[SweepRun]:
+    def lifted(self, uniform_dims: Sequence[int] | None = None) -> list[RunRequest]:
         """Uniform tables lifted to the base_dim that mixed ones have within the same budget.
 
         The projections and the wider MLPs come on top of the budget: what this gains over uniform, it
@@ -90,7 +90,7 @@ class Study:
             runs += self._planned("lifted-uniform", plan)
         return runs
 
-    def pooled(self) -> list[SweepRun]:
+    def pooled(self) -> list[RunRequest]:
         """Bands of popularity across all features, within the budgets of `few_dims`."""
         return [
             run
@@ -117,14 +117,14 @@ class Study:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return planned(low)
 
-    def _planned(self, name: str, plan: Plan) -> list[SweepRun]:
+    def _planned(self, name: str, plan: Plan) -> list[RunRequest]:
         """Runs of a plan that is no power law, kept in a file."""
         self.plans.mkdir(parents=True, exist_ok=True)
         of_data = self.dataset.fingerprint[:8]
         path = self.plans / f"{name}.{of_data}.{plan.num_parameters}.json"
         plan.save(path)
         return [
-            SweepRun(replace(self.config, plan=str(path), seed=seed))
+            RunRequest(replace(self.config, plan=str(path), seed=seed))
             for seed in range(self.protocol.seeds)
         ]
 

@@ -20,7 +20,7 @@ from mixdim.lab.paper.study_words import caption_of
 from mixdim.lab.reproduce import untrained_targets
 from mixdim.lab.reproduce.untrained_targets import Made, Studies
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.sweep import SweepRun
+from mixdim.runs.sweeps.sweep import RunRequest
 
 
 class Draw(Protocol):
@@ -37,7 +37,7 @@ class Target:
     title: str
     paper_claim: str
     studies: tuple[str, ...]
-    runs: Callable[[Studies], list[SweepRun]]
+    runs: Callable[[Studies], list[RunRequest]]
     make: Callable[[Studies, Sequence[Record]], Made]
 
 
@@ -46,7 +46,7 @@ def _measured(
     title: str,
     paper_claim: str,
     study: str,
-    runs: Callable[[Study], list[SweepRun]],
+    runs: Callable[[Study], list[RunRequest]],
     draw: Draw,
     tell: Callable[[Sequence[Record]], str],
 ) -> Target:
@@ -66,7 +66,7 @@ def _untrained(
     return Target(title, paper_claim, studies, lambda _: [], lambda studies, _: make(studies))
 
 
-def _selected(study: Study) -> list[SweepRun]:
+def _selected(study: Study) -> list[RunRequest]:
     """Uniform at the focus budget and at the largest; at the former also mixed, and lifted uniform."""
     protocol = study.protocol
     few, many = (protocol.focus_dim,), (max(protocol.uniform_dims),)
@@ -74,15 +74,15 @@ def _selected(study: Study) -> list[SweepRun]:
     return uniform + study.frontier(few, (protocol.warm,)) + study.lifted(few)
 
 
-def _with_lifted(study: Study) -> list[SweepRun]:
+def _with_lifted(study: Study) -> list[RunRequest]:
     return study.frontier() + study.lifted()
 
 
-def _pooled_and_featured(study: Study) -> list[SweepRun]:
+def _pooled_and_featured(study: Study) -> list[RunRequest]:
     return study.frontier(study.protocol.few_dims, (0.0, study.protocol.warm)) + study.pooled()
 
 
-def _at_focus(study: Study) -> list[SweepRun]:
+def _at_focus(study: Study) -> list[RunRequest]:
     return study.frontier((study.protocol.focus_dim,))
 
 

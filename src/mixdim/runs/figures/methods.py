@@ -11,13 +11,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mixdim.planning.budget import format_bytes
-from mixdim.planning.methods import rounding_of
 from mixdim.runs.figures.drawing import as_it_is, short_name
-from mixdim.runs.sweeps.methods import place_among_methods, plain_name
+from mixdim.runs.sweeps.best_by_method import best_by_method
+from mixdim.runs.sweeps.methods import place_among_methods
 from mixdim.runs.sweeps.objective import best_possible, common_task
 from mixdim.runs.sweeps.recommend import Measured, Spread, select
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.winners import winners
 
 # Those of the report's page: markers differ for the colour-blind, and in grey.
 COLORS = (
@@ -26,7 +25,7 @@ COLORS = (
 )
 MARKERS = "osD^vP<>*Xdh"
 MOST_TICKS = 9
-DASHES = {None: "-", "int8": "--", "int4": ":"}
+DASHES = {32: "-", 8: "--", 4: ":"}  # by bits
 
 
 def methods_figure(records: Iterable[Record], *, title: str | None = None) -> Figure:
@@ -35,17 +34,18 @@ def methods_figure(records: Iterable[Record], *, title: str | None = None) -> Fi
     A point is the width that was best in validation, its bar one standard deviation over the seeds each
     way. A dashed line is the reference, the largest uniform run; bytes are also told as its share.
     """
-    best = [one for one, _ in winners(select(records)) if one.loss("test") is not None]
+    best = [one for one, _ in best_by_method(select(records)) if one.loss("test") is not None]
     if not best:
         raise ValueError("no run of a method is finished that has a test loss")
     figure = Figure(figsize=(9.2, 5.0), layout="constrained")
     axes = figure.add_subplot()
-    methods = sorted({one.method for one in best}, key=place_among_methods)
-    plain_names = list(dict.fromkeys(map(plain_name, methods)))
+    pairs = {(one.plain_method, one.bits) for one in best}
+    methods = sorted(pairs, key=lambda pair: place_among_methods(*pair))
+    plain_names = list(dict.fromkeys(name for name, _ in methods))
     lines = []
-    for method in methods:
-        own = [one for one in best if one.method == method]
-        lines.append(_draw(axes, method, own, plain_names.index(plain_name(method))))
+    for name, bits in methods:
+        own = [one for one in best if (one.plain_method, one.bits) == (name, bits)]
+        lines.append(_draw(axes, own, plain_names.index(name)))
     uniform = [one for one in best if one.is_uniform]
     reference = max(uniform, key=lambda one: one.embedding_bytes, default=None)
     lines += _draw_levels(axes, best, reference)
@@ -59,20 +59,20 @@ def methods_figure(records: Iterable[Record], *, title: str | None = None) -> Fi
     return figure
 
 
-def _draw(axes: Axes, method: str, measured: Sequence[Measured], number: int) -> Line2D:
-    """A line; "int8:mixed" has the colour and the marker of "mixed", but empty ones, and dashes."""
+def _draw(axes: Axes, measured: Sequence[Measured], number: int) -> Line2D:
+    """A line; "mixed, 8 bits" has the colour and the marker of "mixed", but empty ones, and dashes."""
     measured = sorted(measured, key=lambda one: one.embedding_bytes)
     places, losses = [one.embedding_bytes for one in measured], [_test(one) for one in measured]
-    rounding, color = rounding_of(method), COLORS[number % len(COLORS)]
+    bits, color = measured[0].bits, COLORS[number % len(COLORS)]
     (line,) = axes.plot(
         places,
         [loss.mean for loss in losses],
         color=color,
-        linestyle=DASHES[rounding],
+        linestyle=DASHES[bits],
         marker=MARKERS[number % len(MARKERS)],
-        markerfacecolor=color if rounding is None else "white",
+        markerfacecolor=color if bits == 32 else "white",
         markersize=6,
-        label=as_it_is(short_name(method)),
+        label=as_it_is(short_name(measured[0].method)),
     )
     for place, loss in zip(places, losses, strict=True):
         if loss.std is not None:

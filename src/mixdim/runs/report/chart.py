@@ -22,12 +22,18 @@ from mixdim.runs.report.runs import (
     says_bytes,
     short_number,
 )
+from mixdim.runs.sweeps.best_by_method import best_by_method
 from mixdim.runs.sweeps.keys import comparable
-from mixdim.runs.sweeps.methods import method_of, plain_name, temperature_of
+from mixdim.runs.sweeps.methods import (
+    bits_of,
+    method_of,
+    plain_method_of,
+    temperature_of,
+    with_bits,
+)
 from mixdim.runs.sweeps.objective import best_possible, objective_of
 from mixdim.runs.sweeps.recommend import embedding_bytes_of, loss_of
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.winners import winners
 
 
 def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -36,7 +42,7 @@ def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
     `metrics` holds [mean, sample standard deviation] by name; the deviation of a single seed is None.
     `series` is the same for points that differ in size alone: those make a line. Of the widths that a
     method was tried at, only the best by validation is a point. `bytes` of embeddings are None where no
-    record says any; `by_bytes` are the points that were planned for bytes, or rounded.
+    record says any; `by_bytes` are the points that were planned for bytes, or quantized.
     """
     finished = [record for record in in_order(records) if record.summary]
     names, differing, in_bytes = data_names(finished), differing_options(finished), says_bytes(finished)
@@ -59,13 +65,14 @@ def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
             "data": data,
             "model": summary["model"],
             "temperature": temperature_of(first),
-            "method": _method(first),
-            "plain_method": plain_name(_method(first)),
+            "method": with_bits(_plain_method(first), bits_of(first)),
+            "plain_method": _plain_method(first),
+            "bits": bits_of(first),
             "options": differing[first.key],
             "series": f"{method_of(first)} {_canonical(first.config, without=PLACE | NO_MATTER)}",
             "parameters": summary["num_parameters"],
             "bytes": embedding_bytes_of(summary) if in_bytes else None,
-            "by_bytes": bool(first.config.get("method") or first.config.get("quantize")),
+            "by_bytes": bool(first.config.get("method")) or bits_of(first) < 32,
             "metrics": metrics,
             "best_possible": best_possible(summary),
             "objective": f"test_{objective_of([summary])}",
@@ -83,16 +90,16 @@ def _widths_tried(records: Sequence[Record], names: Mapping[str, str]) -> dict[s
         else:
             found[record.key] = 1  # not one of several, or nothing tells which is best
     for own in of_data.values():
-        for best, tried in winners(own):
+        for best, tried in best_by_method(own):
             found |= {record.key: tried for record in best.records}
     return found
 
 
-def _method(record: Record) -> str:
-    """What a run is called in a legend of temperatures."""
+def _plain_method(record: Record) -> str:
+    """What a run is called in a legend of temperatures, but for its bits."""
     temperature = temperature_of(record)
     if temperature is None:
-        return method_of(record)
+        return plain_method_of(record)
     return "0 (uniform)" if temperature == 0 else f"{temperature:g}"
 
 
@@ -108,9 +115,7 @@ def _about(
     summary = summaries[0]
     temperature, plan = temperature_of(record), rule_of(record)
     best_of = f" (best of {widths_tried} by validation)" if widths_tried > 1 else ""
-    rounding = summary.get("quantize")
-    numbers = "float32" if rounding is None else f"rounded to {rounding}"
-    size = f"{format_bytes(embedding_bytes_of(summary))}, {numbers}"
+    size = f"{format_bytes(embedding_bytes_of(summary))}, {bits_of(record)} bits a number"
     lines = [
         ["model", summary["model"]],
         ["method", method_of(record) if record.config.get("method") else ""],

@@ -1,7 +1,8 @@
 // The colour and marker of a method, the dashes of a model. page.css has the colours.
-// "int8:mixed" has the colour and the marker of "mixed", but an empty one; of int4 it has a dot in it.
+// "mixed, 8 bits" has the colour and the marker of "mixed", but an empty one; of fewer bits with a dot in it.
 
 const plainOf = new Map(points.map((point) => [point.method, point.plain_method]));
+const bitsOf = new Map(points.map((point) => [point.method, point.bits]));
 const plainMethods = distinct(methods.map((method) => plainOf.get(method)));
 const COLORS = 11;  // one less than shapes: together they differ for 132 methods
 const DOT = "M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z";
@@ -25,7 +26,7 @@ function dashesOf(model) {
 }
 
 function marker(x, y, method) {
-  const rounded = plainOf.get(method) !== method;
-  return drawn("path", { class: rounded ? "marker empty" : "marker", transform: `translate(${x} ${y})`,
-    d: SHAPES[numberOf(method) % SHAPES.length] + (method.startsWith("int4:") ? DOT : "") });
+  const bits = bitsOf.get(method);
+  return drawn("path", { class: bits < 32 ? "marker empty" : "marker", transform: `translate(${x} ${y})`,
+    d: SHAPES[numberOf(method) % SHAPES.length] + (bits < 8 ? DOT : "") });
 }

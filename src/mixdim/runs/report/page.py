@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from mixdim._util.files import write_atomically
-from mixdim.runs.beside_baselines import baselines_in_words
+from mixdim.runs.baseline_report import baselines_in_words
 from mixdim.runs.report.chart import chart_points
 from mixdim.runs.report.findings import Finding, as_data_address, pictures_to_show
 from mixdim.runs.report.runs import (

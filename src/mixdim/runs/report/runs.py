@@ -11,11 +11,17 @@ from pathlib import PurePath
 from typing import Any
 
 from mixdim._util.text import printable
-from mixdim.runs.sweeps.methods import made_by, method_of, place_among_methods, temperature_of
+from mixdim.runs.sweeps.budgets import share_spent
+from mixdim.runs.sweeps.methods import (
+    bits_of,
+    made_by,
+    method_of,
+    place_among_methods,
+    temperature_of,
+)
 from mixdim.runs.sweeps.objective import best_possible, objective_of
 from mixdim.runs.sweeps.recommend import embedding_bytes_of
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.spending import share_spent
 
 # Options that decide where a point lies, not which line it is on; and options that decide no result.
 PLACE = {"base_dim", "budget", "model_budget", "plan", "seed"}
@@ -37,7 +43,11 @@ def in_order(records: Iterable[Record]) -> list[Record]:
         return (
             *(_folder(record), record.summary is None),  # a failed run knows no fingerprint
             *(record.summary["data_fingerprint"] if record.summary else "", config.get("model") or ""),
-            *(math.inf if temperature is None else temperature, place_among_methods(method), size),
+            *(
+                math.inf if temperature is None else temperature,
+                place_among_methods(method, bits_of(record)),
+                size,
+            ),
             *(config.get("seed") or 0, record.key),
         )
 
@@ -155,7 +165,7 @@ def differing_options(records: Sequence[Record]) -> dict[str, str]:
 
 def _said_elsewhere(record: Record) -> set[str]:
     """Options that the name of a run or its place in the chart tells."""
-    by_name = {"method", "quantize"} if record.config.get("method") else set()  # "int8:mixed" says both
+    by_name = {"method", "bits"} if record.config.get("method") else set()  # "mixed, 8 bits" says both
     return PLACE | NO_MATTER | {"model", "temperature"} | by_name
 
 

@@ -24,6 +24,7 @@ ABSENT: dict[str, Any] = {
     "weight_decay": 0.0,
     "first_order": False,
     "from_baseline": False,
+    "bits": 32,
 }
 DECIDE_NOTHING = ("data", "checkpoint_every", "tensorboard")  # of the data, the fingerprint decides
 

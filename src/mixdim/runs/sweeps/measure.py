@@ -22,7 +22,7 @@ TRAIN_ROWS = 200_000  # enough to see the gap between training and test
 
 
 @dataclass(frozen=True)
-class AskedRun:
+class SolvedRun:
     """A run that will be recorded: its effective config, and the key that names it.
 
     `model_budget` is what was asked for, if the config was solved from it; `error` says why it was not.
@@ -58,7 +58,7 @@ class AskedRun:
 
 
 def train_and_measure(
-    asked: AskedRun, out: Path, *, overwrite: bool = False, progress: Progress | None = None
+    asked: SolvedRun, out: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> Record:
     """Train a run in the folder `out`, and measure its best weights on the first training rows too."""
     run = train_run(

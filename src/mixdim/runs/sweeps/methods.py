@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from mixdim._util.text import printable
-from mixdim.planning.methods import METHODS, rounding_of
+from mixdim.planning.methods import METHODS
 from mixdim.runs.sweeps.records import Record
 
 UNIFORM = "uniform"
@@ -41,27 +41,39 @@ def temperature_of(record: Record) -> float | None:
     return rule["temperature"] if rule["rule"] == "power_law" else None
 
 
-def plain_name(method: str) -> str:
-    """A method without its rounding.
+def bits_of(record: Record) -> int:
+    """The bits of a number of a run's embeddings: of those that are served in the fewest."""
+    said: int | None = (record.summary or {}).get("bits") or record.config.get("bits")
+    return said or 32
 
-    >>> plain_name("int8:mixed"), plain_name("mixed")
-    ('mixed', 'mixed')
+
+def with_bits(name: str, bits: int) -> str:
+    """What is called by a name when it is served in 32 bits, in so many.
+
+    >>> with_bits("mixed", 8), with_bits("mixed", 32)
+    ('mixed, 8 bits', 'mixed')
     """
-    return method.removeprefix(f"{rounding_of(method)}:")
+    return name if bits == 32 else f"{name}, {bits} bits"
 
 
-def place_among_methods(method: str) -> tuple[str, int, str]:
-    """Sorts methods as they are always listed, those that round their rows after all others.
+def place_among_methods(method: str, bits: int = 32) -> tuple[int, int, str]:
+    """Sorts methods as they are always listed, those that quantize after all others.
 
-    >>> sorted(["int8:mixed", "robe", "my own", "mixed"], key=place_among_methods)
-    ['mixed', 'robe', 'my own', 'int8:mixed']
+    >>> sorted([("mixed", 8), ("robe", 32), ("my own", 32), ("mixed", 32)],
+    ...        key=lambda one: place_among_methods(*one))
+    [('mixed', 32), ('robe', 32), ('my own', 32), ('mixed', 8)]
     """
-    plain, known = plain_name(method), list(METHODS)
-    return rounding_of(method) or "", known.index(plain) if plain in known else len(known), plain
+    known = list(METHODS)
+    return -bits, known.index(method) if method in known else len(known), method
 
 
 def method_of(record: Record) -> str:
-    """What a run is called: "uniform", "temperature 0.3", or the name of its method or rule."""
+    """What a run is called: "uniform", "temperature 0.3", "mixed, 8 bits"."""
+    return with_bits(plain_method_of(record), bits_of(record))
+
+
+def plain_method_of(record: Record) -> str:
+    """The same without bits: a temperature, or the name of a method or rule."""
     if record.config.get("method"):
         return printable(record.config["method"])
     rule, temperature = made_by(record)["rule"], temperature_of(record)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
 from mixdim.runs.config import CHOSEN_FROM_DATA, RunConfig, config_of
-from mixdim.runs.sweeps.methods import UNIFORM, method_of, temperature_of
+from mixdim.runs.sweeps.methods import UNIFORM, bits_of, plain_method_of, temperature_of, with_bits
 from mixdim.runs.sweeps.objective import common_task
 from mixdim.runs.sweeps.records import Record, replicates
 from mixdim.training.options import AUTO
@@ -56,8 +56,18 @@ class Measured:
 
     @property
     def method(self) -> str:
-        """The temperature, or the name of a method or of another rule."""
-        return method_of(self.records[0]) if self.temperature is None else f"{self.temperature:g}"
+        """The temperature, or the name of a method or of another rule; and its bits, if not 32."""
+        return with_bits(self.plain_method, self.bits)
+
+    @property
+    def plain_method(self) -> str:
+        """The same without bits."""
+        return plain_method_of(self.records[0]) if self.temperature is None else f"{self.temperature:g}"
+
+    @property
+    def bits(self) -> int:
+        """Of a number of the embeddings as they are served."""
+        return bits_of(self.records[0])
 
     @property
     def parameters(self) -> float:

@@ -23,11 +23,11 @@ from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import largest_base_dim
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model, check_fits
+from mixdim.runs.sweeps.budgets import OF_EMBEDDINGS, run_name
 from mixdim.runs.sweeps.keys import record_key
-from mixdim.runs.sweeps.measure import AskedRun, known_baselines
+from mixdim.runs.sweeps.measure import SolvedRun, known_baselines
 from mixdim.runs.sweeps.records import Record, append_record, read_records
 from mixdim.runs.sweeps.run_locks import RunLocks
-from mixdim.runs.sweeps.spending import OF_EMBEDDINGS, run_name
 from mixdim.runs.sweeps.worker import Worker, get_ready, remove_abandoned_folders, some_done
 from mixdim.runs.train import plan_of
 from mixdim.training.evaluation import Progress
@@ -36,7 +36,7 @@ SECONDS_BETWEEN_LOOKS = 0.2  # how long a request to stop may wait
 
 
 @dataclass(frozen=True)
-class SweepRun:
+class RunRequest:
     """A run that a sweep should make.
 
     With a `model_budget`, parameters of the whole model, the config says neither base_dim nor budget.
@@ -46,7 +46,7 @@ class SweepRun:
     model_budget: int | None = None
 
 
-def within_budget(config: RunConfig, budget: str) -> SweepRun:
+def within_budget(config: RunConfig, budget: str) -> RunRequest:
     """A run within a budget as a sweep is asked for it.
 
     "2^15", "1M" and "64MB" (in float32) count the whole model. "width:2", what uniform dimensions of
@@ -59,12 +59,12 @@ def within_budget(config: RunConfig, budget: str) -> SweepRun:
     """
     text, width = budget.strip(), width_of(budget)
     if width is not None:
-        return SweepRun(replace(config, budget=f"width:{width}"))
+        return RunRequest(replace(config, budget=f"width:{width}"))
     if text.startswith(OF_EMBEDDINGS):
         text = text.removeprefix(OF_EMBEDDINGS)
         parse_budget(text)  # says now what is wrong with it
-        return SweepRun(replace(config, budget=text))
-    return SweepRun(config, parse_budget(text))
+        return RunRequest(replace(config, budget=text))
+    return RunRequest(config, parse_budget(text))
 
 
 class InfeasibleBudgetError(ValueError):
@@ -80,7 +80,7 @@ class SweepStopped(Exception):  # noqa: N818  # nothing went wrong
 
 
 def run_sweep(
-    runs: Sequence[SweepRun],
+    runs: Sequence[RunRequest],
     records: Path,
     *,
     jobs: int = 1,
@@ -122,7 +122,7 @@ def run_sweep(
         locks.release(record.key)
         tell(record)
 
-    def begin(run: AskedRun) -> None:
+    def begin(run: SolvedRun) -> None:
         """Make a run that is ours, unless another sweep has recorded it since this one began."""
         waiting.remove(run)
         recorded = _recorded(records)
@@ -192,7 +192,7 @@ def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> Run
     def planned(base_dim: int) -> Plan:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FloorWarning)  # widths are only tried here
-            return plan_of(replace(config, base_dim=base_dim), dataset)
+            return plan_of(replace(config, base_dim=base_dim), dataset).trainable()
 
     @cache
     def beside(base_dim: int) -> int:
@@ -240,7 +240,7 @@ def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> Run
     return replace(config, base_dim=low)
 
 
-def _solve(runs: Sequence[SweepRun]) -> list[AskedRun]:
+def _solve(runs: Sequence[RunRequest]) -> list[SolvedRun]:
     """Solve and name the runs; what is wrong with all of them is found here, before the first starts."""
     opened = cache(Dataset)
 
@@ -263,15 +263,15 @@ def _solve(runs: Sequence[SweepRun]) -> list[AskedRun]:
             config = replace(config, plan=str(Path(config.plan).resolve()))
         config = config.effective_for(dataset)
         if run.model_budget is None:
-            asked.append(AskedRun(config, record_key(config, dataset.fingerprint)))
+            asked.append(SolvedRun(config, record_key(config, dataset.fingerprint)))
             continue
         solved = within(replace(config, seed=0), run.model_budget)  # the same for every seed
         if isinstance(solved, InfeasibleBudgetError):
             key = record_key(config, dataset.fingerprint, model_budget=run.model_budget)
-            asked.append(AskedRun(config, key, run.model_budget, str(solved)))
+            asked.append(SolvedRun(config, key, run.model_budget, str(solved)))
         else:
             config = replace(solved, seed=config.seed)
-            asked.append(AskedRun(config, record_key(config, dataset.fingerprint), run.model_budget))
+            asked.append(SolvedRun(config, record_key(config, dataset.fingerprint), run.model_budget))
     return asked
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from mixdim._util.text import align
 from mixdim.planning.budget import format_bytes, parse_bytes
-from mixdim.runs.beside_baselines import baselines_line
+from mixdim.runs.baseline_report import baselines_line
+from mixdim.runs.sweeps.best_by_method import best_by_method
+from mixdim.runs.sweeps.budgets import asked_budget, mean_share_spent
 from mixdim.runs.sweeps.keys import comparable
 from mixdim.runs.sweeps.methods import place_among_methods, temperature_of
 from mixdim.runs.sweeps.recommend import Measured, Spread, loss_of, spread
 from mixdim.runs.sweeps.records import SOLVED, Record, replicates
-from mixdim.runs.sweeps.spending import asked_budget, mean_share_spent
-from mixdim.runs.sweeps.winners import winners
 
 
 def sweep_table(records: Sequence[Record]) -> str:
@@ -47,16 +47,21 @@ def sweep_table(records: Sequence[Record]) -> str:
     return "\n".join([*align(lines), *_baselines(records)])
 
 
-def contest_table(records: Sequence[Record]) -> str:
+def comparison_table(records: Sequence[Record]) -> str:
     """Methods at equal bytes: of each size and method its best width by validation, and its test loss.
 
     The difference is taken seed by seed to uniform dimensions of the reference, which is the largest
     uniform run; each ± is a standard deviation over the seeds. "tried" says how many widths were.
     """
-    best = winners(records)
+    best = best_by_method(records)
     if not best:
         return "no run is finished yet"
-    best.sort(key=lambda entry: (-_asked_bytes(entry[0]), place_among_methods(entry[0].method)))
+    best.sort(
+        key=lambda entry: (
+            -_asked_bytes(entry[0]),
+            place_among_methods(entry[0].plain_method, entry[0].bits),
+        )
+    )
     whole = _asked_bytes(best[0][0])
     uniform = [one for one, _ in best if one.is_uniform]
     reference = list(uniform[0].records) if uniform else []

@@ -14,7 +14,7 @@ from typing import Any
 from mixdim.data import Dataset
 from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
+from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 from mixdim.training.evaluation import Progress
 from mixdim.training.optimizers import OPTIMIZERS
 from mixdim.training.tasks import task_of
@@ -66,7 +66,7 @@ def tune_weight_decay(
     records = trials_of(out)
     listed = ", ".join(f"{decay:g}" for decay in weight_decays)
     echo(f"tuning: {len(trials)} runs of at most {epochs} epochs, weight decay {listed}: {records}")
-    found = sweep([SweepRun(trial) for trial in trials], records, progress=progress)
+    found = sweep([RunRequest(trial) for trial in trials], records, progress=progress)
     losses = {}
     for record in found:
         decay = record.config["weight_decay"]

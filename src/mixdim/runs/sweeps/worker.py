@@ -24,7 +24,7 @@ import torch
 
 import mixdim
 from mixdim._util.locks import lock_now
-from mixdim.runs.sweeps.measure import AskedRun, train_and_measure
+from mixdim.runs.sweeps.measure import SolvedRun, train_and_measure
 from mixdim.runs.sweeps.records import Record
 
 if TYPE_CHECKING:  # Windows has none
@@ -38,7 +38,7 @@ TO_THE_WHOLE_PROGRAM = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 class Worker:
     """A process that makes one run, in a temporary folder."""
 
-    def __init__(self, run: AskedRun, *, threads: int) -> None:
+    def __init__(self, run: SolvedRun, *, threads: int) -> None:
         self.run = run
         context = get_context("forkserver")
         _start_forkserver()
@@ -158,7 +158,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _work(
-    run: AskedRun, folder: str, leftovers: Sequence[str], threads: int, record_end: Connection
+    run: SolvedRun, folder: str, leftovers: Sequence[str], threads: int, record_end: Connection
 ) -> None:
     _block_signals()  # again: somebody else may have started the forkserver
     orphaned = threading.Thread(target=_die_with_the_sweep, args=leftovers, daemon=True)

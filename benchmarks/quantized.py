@@ -1,4 +1,4 @@
-"""Lookups in a table larger than the cache: float32, against codes of 8 and 4 bits. No training.
+"""Lookups in a table larger than the cache: in 32 bits, against 8 and 4. No training.
 
 One feature, ids drawn uniformly (nothing is in the cache) or by Zipf's law, 65,536 ids a lookup.
 """
@@ -21,7 +21,7 @@ from rounds import Contest, Step, arguments, run
 from training import zipf_ids
 
 NUM_BATCHES, BATCH = 8, 65_536
-RIVAL = "float32, kernels"
+RIVAL = "32 bits, kernels"
 
 
 def make_batches(rows: int, zipf: bool) -> list[Tensor]:
@@ -31,9 +31,9 @@ def make_batches(rows: int, zipf: bool) -> list[Tensor]:
     return [torch.from_numpy(rng.integers(rows, size=BATCH)) for _ in range(NUM_BATCHES)]
 
 
-def lookup(plan: mixdim.Plan, bits: int | None, plain: bool, batches: list[Tensor]) -> Step:
+def lookup(plan: mixdim.Plan, bits: int, plain: bool, batches: list[Tensor]) -> Step:
     layer = mixdim.MixedDimEmbedding(plan, generator=torch.Generator().manual_seed(0))
-    layer = layer if bits is None else layer.quantized(bits)
+    layer = layer if bits == 32 else layer.quantized(bits)
     turns = cycle(batches)
 
     def step() -> object:
@@ -73,10 +73,10 @@ def main() -> None:
     if base_dim > options.width:
         plan = plan.with_storage("item", mixdim.Rows(options.width))
     contenders = {
-        RIVAL: partial(lookup, plan, None, False),
-        "int8, kernels": partial(lookup, plan, 8, False),
-        "int4, kernels": partial(lookup, plan, 4, False),
-        "int8, plain PyTorch": partial(lookup, plan, 8, True),
+        RIVAL: partial(lookup, plan, 32, False),
+        "8 bits, kernels": partial(lookup, plan, 8, False),
+        "4 bits, kernels": partial(lookup, plan, 4, False),
+        "8 bits, plain PyTorch": partial(lookup, plan, 8, True),
     }
     title = f"{options.rows:,} rows x {options.width} to {base_dim}, {BATCH:,} ids"
     contests = [

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mixdim.planning.budget import parse_bytes, width_of
+from mixdim.runs.sweeps.methods import with_bits
 from mixdim.runs.sweeps.recommend import embedding_bytes_of
 from mixdim.runs.sweeps.records import Record
 
@@ -54,10 +55,12 @@ def run_name(config: Mapping[str, Any]) -> str:
     >>> run_name({"model": "mf", "temperature": 0.3, "model_budget": 1000, "seed": 0})
     'mf, temperature 0.3, budget 1,000, seed 0'
     """
+    bits = config.get("bits") or 32
     if config.get("method"):
         width = "" if config["base_dim"] is None else f" of width {config['base_dim']}"
-        return f"{config['model']}, {config['method']}{width}, {config['budget']}, seed {config['seed']}"
+        method = with_bits(f"{config['method']}{width}", bits)
+        return f"{config['model']}, {method}, {config['budget']}, seed {config['seed']}"
     asked = asked_budget(config)
     budget = "" if asked == "-" else f", budget {asked}"
     temperature = "" if config["temperature"] is None else f", temperature {config['temperature']:g}"
-    return f"{config['model']}{temperature}{budget}, seed {config['seed']}"
+    return f"{with_bits(config['model'] + temperature, bits)}{budget}, seed {config['seed']}"

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from mixdim.data import Dataset
 from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes, parse_bytes
-from mixdim.planning.methods import WIDTHS, method_named, stored_bytes
+from mixdim.planning.methods import WIDTHS, method_named
 from mixdim.runs.config import RunConfig
+from mixdim.runs.sweeps.best_by_method import best_by_method
+from mixdim.runs.sweeps.methods import with_bits
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.sweep import SweepRun, run_sweep
-from mixdim.runs.sweeps.winners import winners
+from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 from mixdim.runs.train import plan_of
 
 REFERENCE = "uniform"
@@ -26,52 +28,61 @@ LEAST_SPENT = 0.5  # of its bytes: a width that leaves more to others is no use 
 
 
 @dataclass(frozen=True)
-class Contest:
-    """The runs of a contest with the first seed, and the methods that no width makes small enough."""
+class Comparison:
+    """The runs of a comparison with the first seed, and the methods that are not possible.
+
+    No width makes them small enough, or nothing of them can be quantized.
+    """
 
     reference: RunConfig  # uniform, of the width that sizes are shares of
     candidates: list[RunConfig]
-    too_large: list[str]  # a line each
+    not_possible: list[str]  # a line each
 
 
-def contest(
+def comparison(
     told: RunConfig,
     dataset: Dataset,
     methods: Sequence[str],
     sizes: Sequence[str],
     *,
+    bits: Sequence[int] = (32,),
     reference_width: int = 16,
     widths: Sequence[int] = WIDTHS,
-) -> Contest:
+) -> Comparison:
     """Find the runs that compare methods within the same bytes of embeddings.
 
     `sizes` are bytes ("4MB"), or shares ("1/8") of what uniform dimensions of `reference_width` cost.
-    Widths that leave most of the bytes are left out, unless there is no better one.
+    Every method is served in each number of `bits`. Widths that leave most of the bytes are left out,
+    unless there is no better one.
     """
     whole = sum(dataset.cardinalities.values()) * reference_width * BYTES_PER_PARAMETER
-    told = replace(told, seed=0)
+    told = replace(told, seed=0, bits=32)
     reference = replace(told, method=REFERENCE, budget=f"{whole}B")
-    candidates, too_large = [], []
-    for size in sizes:
+    candidates, not_possible = [], []
+    for size, number, method in product(sizes, bits, methods):
         num_bytes = bytes_of(size, whole)
-        for method in methods:
-            tried: dict[RunConfig, int] = {}
-            reason = ""
-            for base_dim in widths if method_named(method).has_width else (None,):
-                config = replace(told, method=method, base_dim=base_dim, budget=f"{num_bytes}B")
-                try:
-                    plan = plan_of(config.effective_for(dataset), dataset)
-                except BudgetTooSmallError as error:
-                    reason = reason or str(error)
-                else:
-                    tried[config] = stored_bytes(method, plan)
-            enough = min(LEAST_SPENT * num_bytes, max(tried.values(), default=0))
-            candidates += [config for config, spent in tried.items() if spent >= enough]
-            if not tried:
-                too_large.append(
-                    f"{method} is not possible in {size} ({format_bytes(num_bytes)}): {reason}"
-                )
-    return Contest(reference, candidates, too_large)
+        tried: dict[RunConfig, int] = {}
+        reason = ""
+        for base_dim in widths if method_named(method).has_width else (None,):
+            budget = f"{num_bytes}B"
+            config = replace(told, method=method, bits=number, base_dim=base_dim, budget=budget)
+            try:
+                plan = plan_of(config.effective_for(dataset), dataset)
+            except BudgetTooSmallError as error:
+                reason = reason or str(error)
+                continue
+            if plan.least_bits == number:
+                tried[config] = plan.nbytes()
+            else:
+                reason = "no row of it has numbers of its own to quantize"
+        enough = min(LEAST_SPENT * num_bytes, max(tried.values(), default=0))
+        candidates += [config for config, spent in tried.items() if spent >= enough]
+        if not tried:
+            name = with_bits(method, number)
+            not_possible.append(
+                f"{name} is not possible in {size} ({format_bytes(num_bytes)}): {reason}"
+            )
+    return Comparison(reference, candidates, not_possible)
 
 
 def bytes_of(size: str, whole: int) -> int:
@@ -93,8 +104,8 @@ def bytes_of(size: str, whole: int) -> int:
     return int(share * whole)
 
 
-def run_contest(
-    asked: Contest,
+def run_comparison(
+    asked: Comparison,
     folders: Sequence[str],
     records: Path,
     *,
@@ -102,20 +113,20 @@ def run_contest(
     sweep: Callable[..., list[Record]] = run_sweep,
     **options: Any,
 ) -> list[Record]:
-    """Make the runs of a contest that are not in the file `records`; seed i takes folder i in turn.
+    """Make the runs of a comparison that are not in the file `records`; seed i takes folder i in turn.
 
     `options` are those of `run_sweep`. What is finished stays: after a stop, the same call goes on.
     """
 
-    def with_seeds(configs: Iterable[RunConfig], numbers: Sequence[int]) -> list[SweepRun]:
+    def with_seeds(configs: Iterable[RunConfig], numbers: Sequence[int]) -> list[RunRequest]:
         return [
-            SweepRun(replace(config, seed=seed, data=folders[seed % len(folders)]))
+            RunRequest(replace(config, seed=seed, data=folders[seed % len(folders)]))
             for seed in numbers
             for config in configs
         ]
 
     first = with_seeds(dict.fromkeys([asked.reference, *asked.candidates]), [0])  # "1/1" asks twice
     found = sweep(first, records, **options)
-    best = {winner.records[0].key for winner, _ in winners(found)}
+    best = {winner.records[0].key for winner, _ in best_by_method(found)}
     repeated = [run.config for run, record in zip(first, found, strict=True) if record.key in best]
     return found + sweep(with_seeds(repeated, range(1, seeds)), records, **options)

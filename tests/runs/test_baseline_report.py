@@ -5,15 +5,15 @@ import pytest
 
 from method_records import by_method
 from mixdim.runs import beginning, train
-from mixdim.runs.beside_baselines import (
+from mixdim.runs.baseline_report import (
     baselines_in_words,
     baselines_line,
     warning_below_baseline,
 )
 from mixdim.runs.report.page import report_page
 from mixdim.runs.summary import advice_after
-from mixdim.runs.sweeps.measure import AskedRun, known_baselines, train_and_measure
-from mixdim.runs.sweeps.table import contest_table, sweep_table
+from mixdim.runs.sweeps.measure import SolvedRun, known_baselines, train_and_measure
+from mixdim.runs.sweeps.table import comparison_table, sweep_table
 from mixdim.runs.train import train_run
 from mixdim.training import baselines
 from mixdim.training.baselines import baselines_of, shrunken_biases
@@ -117,7 +117,7 @@ def test_a_good_model_is_not_warned_of():
 def test_tables_of_sweeps_end_with_a_line_of_baselines():
     line = "baselines on test: constant 1.2500, biases 0.8300"
     assert sweep_table([with_baselines(finished())]).endswith(f"\n\n{line}")
-    assert contest_table([with_baselines(by_method("cut", asked=800))]).endswith(f"\n\n{line}")
+    assert comparison_table([with_baselines(by_method("cut", asked=800))]).endswith(f"\n\n{line}")
     splits = [with_baselines(finished(seed=0)), with_baselines(finished(seed=1, fingerprint="ab" * 16),
                                                                biases=0.85)]  # fmt: skip
     expected = "baselines on test: constant 1.2500, biases 0.8400 (means over 2 data sets)"
@@ -141,11 +141,11 @@ def test_nothing_is_said_of_runs_from_before_there_were_baselines():
 
 
 def test_baselines_that_a_record_has_are_not_measured_again(tmp_path, monkeypatch):
-    first = train_and_measure(AskedRun(told("mf", epochs=1), "a"), tmp_path / "a")
+    first = train_and_measure(SolvedRun(told("mf", epochs=1), "a"), tmp_path / "a")
     known = known_baselines([first, finished()])
     assert known == {ratings().fingerprint: baselines_of(ratings())}
     monkeypatch.setattr(train, "baselines_of", None)
-    asked = AskedRun(told("mf", epochs=1, seed=1), "b", known_baselines=known)
+    asked = SolvedRun(told("mf", epochs=1, seed=1), "b", known_baselines=known)
     second = train_and_measure(asked, tmp_path / "b")
     assert second.summary["baselines"] == first.summary["baselines"]
     first.summary["version"] = "0.0.1"  # which may have measured them in another way

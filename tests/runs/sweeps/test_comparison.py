@@ -1,13 +1,13 @@
+import re
 from dataclasses import replace
 
 import pytest
 
-from mixdim.planning.methods import stored_bytes
 from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.contest import bytes_of, contest, run_contest
+from mixdim.runs.sweeps.best_by_method import best_by_method
+from mixdim.runs.sweeps.comparison import bytes_of, comparison, run_comparison
 from mixdim.runs.sweeps.recommend import recommend, train_command
-from mixdim.runs.sweeps.table import contest_table
-from mixdim.runs.sweeps.winners import winners
+from mixdim.runs.sweeps.table import comparison_table
 from mixdim.runs.train import plan_of
 from report_records import finished
 from training_data import clicks, ratings
@@ -34,13 +34,13 @@ def measured(method, budget, base_dim, losses, **more):
 
 def test_candidates_fit_and_spend_at_least_half_of_their_bytes():
     dataset = ratings()
-    asked = contest(TOLD, dataset, ["uniform", "cut", "octaves"], ["1/4", "1/8"], widths=(1, 2, 4, 8))
+    asked = comparison(TOLD, dataset, ["uniform", "cut", "octaves"], ["1/4", "1/8"], widths=(1, 2, 4, 8))
     rows = sum(dataset.cardinalities.values())
-    assert asked.reference == replace(TOLD, method="uniform", budget=f"{rows * 64}B", seed=0)
+    assert asked.reference == replace(TOLD, method="uniform", bits=32, budget=f"{rows * 64}B", seed=0)
     assert plan_of(asked.reference.effective_for(dataset), dataset).blocks[0].dim == 16
     for config in asked.candidates:
         plan, limit = plan_of(config.effective_for(dataset), dataset), int(config.budget[:-1])
-        assert limit // 2 <= stored_bytes(config.method, plan) <= limit
+        assert limit // 2 <= plan.nbytes() <= limit
     tried = [(config.method, config.budget, config.base_dim) for config in asked.candidates]
     quarter, eighth = f"{rows * 16}B", f"{rows * 8}B"
     assert [entry for entry in tried if entry[0] == "uniform"] == [
@@ -53,15 +53,27 @@ def test_candidates_fit_and_spend_at_least_half_of_their_bytes():
 
 
 def test_what_no_width_makes_small_enough_is_said():
-    asked = contest(TOLD, ratings(), ["uniform", "int8:uniform", "cut"], ["1/64"], widths=(1,))
-    assert [config.method for config in asked.candidates] == ["cut"]
-    assert len(asked.too_large) == 2
-    assert asked.too_large[0].startswith("uniform is not possible in 1/64 (")
-    assert "the smallest feasible budget is" in asked.too_large[0]
+    asked = comparison(TOLD, ratings(), ["uniform", "cut"], ["1/64"], bits=(32, 8), widths=(1,))
+    assert [(one.method, one.bits) for one in asked.candidates] == [("cut", 32), ("cut", 8)]
+    assert [line.partition(" (")[0] for line in asked.not_possible] == [
+        "uniform is not possible in 1/64",
+        "uniform, 8 bits is not possible in 1/64",
+    ]
+    assert all("the smallest feasible budget is" in line for line in asked.not_possible)
+
+
+def test_what_has_no_rows_to_quantize_is_said():
+    told = RunConfig(model="dlrm", epochs=1)
+    asked = comparison(told, clicks(), ["robe", "cut"], ["1/8"], bits=(8, 4), widths=(2,))
+    assert [(one.method, one.bits) for one in asked.candidates] == [("cut", 8), ("cut", 4)]
+    assert [re.sub(r" \(.*\)", "", line) for line in asked.not_possible] == [
+        f"robe, {bits} bits is not possible in 1/8: no row of it has numbers of its own to quantize"
+        for bits in (8, 4)
+    ]
 
 
 def test_where_no_width_spends_half_the_one_that_spends_most_is_tried():
-    asked = contest(TOLD, ratings(), ["cut"], ["1/2"], widths=(1, 2))
+    asked = comparison(TOLD, ratings(), ["cut"], ["1/2"], widths=(1, 2))
     assert [config.base_dim for config in asked.candidates] == [2]
 
 
@@ -72,7 +84,7 @@ def test_a_size_that_is_none_is_refused(size):
 
 
 def test_the_best_width_by_validation_is_repeated_with_the_other_seeds():
-    asked = contest(TOLD, ratings(), ["cut"], ["1/8"], widths=(1, 2, 4))
+    asked = comparison(TOLD, ratings(), ["cut"], ["1/8"], widths=(1, 2, 4))
     losses, made = {None: 0.9, 1: 0.8, 2: 0.6, 4: 0.7}, []
 
     def sweep(runs, records, *, jobs):
@@ -81,22 +93,24 @@ def test_the_best_width_by_validation_is_repeated_with_the_other_seeds():
         return [recorded(losses[run.config.base_dim], run.config) for run in runs]
 
     folders = ["/zero", "/one"]
-    found = run_contest(asked, folders, "somewhere", seeds=3, sweep=sweep, jobs=2)
+    found = run_comparison(asked, folders, "somewhere", seeds=3, sweep=sweep, jobs=2)
     assert made[0] == [(width, 0, "/zero") for width in (None, 1, 2, 4)]
     assert made[1] == [(None, 1, "/one"), (2, 1, "/one"), (None, 2, "/zero"), (2, 2, "/zero")]
     assert len(found) == 8
-    won = [(one.method, one.records[0].config["base_dim"], tried) for one, tried in winners(found)]
+    won = [
+        (one.method, one.records[0].config["base_dim"], tried) for one, tried in best_by_method(found)
+    ]
     assert won == [("uniform", None, 1), ("cut", 2, 3)]
-    assert {len(one.records) for one, _ in winners(found)} == {3}
+    assert {len(one.records) for one, _ in best_by_method(found)} == {3}
 
 
 def test_a_size_that_is_the_reference_is_run_once():
-    asked = contest(TOLD, ratings(), ["uniform"], ["1/1"])
+    asked = comparison(TOLD, ratings(), ["uniform"], ["1/1"])
 
     def sweep(runs, records):
         return [recorded(0.5, run.config) for run in runs]
 
-    found = run_contest(asked, FOLDERS, "somewhere", seeds=3, sweep=sweep)
+    found = run_comparison(asked, FOLDERS, "somewhere", seeds=3, sweep=sweep)
     assert [record.config["seed"] for record in found] == [0, 1, 2]
 
 
@@ -106,37 +120,39 @@ def test_the_table_says_what_was_tried_and_how_far_from_the_reference():
         *measured("cut", "800B", 2, [0.70], parameters=200),
         *measured("cut", "800B", 4, [0.60, 0.60], parameters=200),
     ]
-    lines = [line.split() for line in contest_table(records).splitlines()]
+    lines = [line.split() for line in comparison_table(records).splitlines()]
     assert lines[1][:5] == ["6.4", "kB", "1/1", "uniform", "16"]
     assert lines[2][:5] == ["800", "B", "1/8", "cut", "4"]
     assert "0.6000" in lines[2]
     assert "+0.0900" in lines[2]
     assert lines[2][-3:-1] == ["2", "2"]  # two widths tried, two seeds
-    assert contest_table([]) == "no run is finished yet"
+    assert comparison_table([]) == "no run is finished yet"
 
 
 def test_recommendations_are_by_bytes_and_name_the_method():
-    small = measured("int8:cut", "800B", 4, [0.51, 0.51], parameters=3000)
+    small = measured("cut", "800B", 4, [0.51, 0.51], bits=8, parameters=3000)
     for record in small:
         record.summary["embedding_bytes"] = 800
     records = [*measured("uniform", "6400B", 16, [0.50, 0.52], parameters=2600), *small]
     found = recommend(records, loss_within=0.01)
-    assert found.chosen.method == "int8:cut"
+    assert found.chosen.method == "cut, 8 bits"
     assert found.uniform is not None
     assert found.uniform.num_bytes == 4 * 2600
     assert found.chosen.num_bytes == 800 + 4 * 1000
-    assert recommend(records, budget=1300).chosen.method == "int8:cut"
+    assert recommend(records, budget=1300).chosen.method == "cut, 8 bits"
     with pytest.raises(ValueError, match=r"the smallest model takes 4.8 kB, as 1,200 do"):
         recommend(records, budget=1100)
 
 
 def test_the_command_of_a_method_makes_the_same_run():
     dataset = clicks()
-    told = RunConfig(data=str(dataset.path), model="dlrm", method="int8:cut", base_dim=4, budget="9kB")
-    config = told.effective_for(dataset)
-    assert config.quantize == "int8"
+    told = RunConfig(data=str(dataset.path), model="dlrm", method="cut", base_dim=4, budget="9kB")
+    plain = train_command(recorded(0.5, told.effective_for(dataset), objective="log_loss"))
+    assert "--bits" not in plain
+    config = replace(told, bits=8).effective_for(dataset)
     words = train_command(recorded(0.5, config, objective="log_loss"))
-    assert "--method int8:cut" in words
+    assert "--method cut" in words
+    assert "--bits 8" in words
     assert "--budget 9kB" in words
     assert "--base-dim 4" in words
 
@@ -147,8 +163,9 @@ def test_the_command_of_a_method_makes_the_same_run():
         ({"temperature": 0.3}, "give method or temperature, not both"),
         ({"budget": None}, "a method needs a budget in bytes"),
         ({"plan": "p.json"}, "give plan or b"),
-        ({"quantize": "int4"}, "for int4, give int4:cut"),
-        ({"method": "magic"}, "a method must be one of"),
+        ({"bits": 2}, "bits must be 32, 8 or 4, got 2"),
+        ({"method": "magic"}, "method must be one of"),
+        ({"method": "int8:cut"}, r"\(bits are an option of their own\), got 'int8:cut'"),
     ],
 )
 def test_a_method_goes_with_bytes_and_a_width_alone(changes, message):

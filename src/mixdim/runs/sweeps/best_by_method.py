@@ -9,7 +9,7 @@ from mixdim.runs.sweeps.recommend import Measured
 from mixdim.runs.sweeps.records import Record, replicates
 
 
-def winners(records: Iterable[Record]) -> list[tuple[Measured, int]]:
+def best_by_method(records: Iterable[Record]) -> list[tuple[Measured, int]]:
     """The best width of each method at each size by validation, and how many widths were tried.
 
     Of widths that were not measured with as many seeds as others of their method, none wins.
