@@ -9,7 +9,10 @@ from typing import Any
 
 
 class _Later(ModuleType):
-    """Stands for a module until an attribute of it is asked for; then the module takes its place."""
+    """Stands for a module until an attribute of it is asked for; then the module takes its place.
+
+    It is a module itself, so that torch.compile and torch.export trace code that uses it first.
+    """
 
     def __init__(self, module: str, namespace: dict[str, Any], name: str) -> None:
         super().__init__(module)
