@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "lab",  # its commands, in cli/lab*.py alone: see below
     },
     "__main__": {"cli"},
-    "": {*("_util", "compression", "layer", "optim", "planning", "serving", "storages", "training")},
+    "": {"_util"},  # and all public rooms once they are used: tests/test_imports.py
 }
 # These have extras; all others need torch, numpy and safetensors only.
 BEYOND_THE_CORE = {"__main__", "cli", "data", "distributed", "runs", "serving", "lab"}
@@ -157,7 +157,3 @@ def test_mixdim_plan_and_compress_are_functions_and_nothing_else():
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(f"mixdim.{name}")
         assert inspect.isfunction(getattr(mixdim, name))
-    assert all(hasattr(mixdim, name) for name in mixdim.__all__)
-    for room in ("data", "distributed", "lab", "models", "serving", "training"):
-        assert getattr(mixdim, room).__name__ == f"mixdim.{room}"
-    assert mixdim.theory.__name__ == "mixdim.lab.theory"

@@ -1,27 +1,83 @@
-"""Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids."""
+"""Mixed dimension embeddings: wide vectors for popular ids, narrow ones for rare ids.
 
-from mixdim._util import startup as startup  # isort: skip  # before torch, which takes seconds
+Names and rooms are imported when they are first used, so that planning needs no torch, which takes
+seconds to import, and the core no polars. A name is in three lists here, which a test compares: the
+imports that type checkers read, where it is, and `__all__`.
+"""
 
-from importlib import import_module
-from types import ModuleType
+from mixdim._util import startup as startup  # isort: skip  # before what takes seconds to import
 
-from mixdim.compression.compressing import compress
-from mixdim.compression.observing import observe
-from mixdim.compression.saving import load_compressed, save_compressed
-from mixdim.layer.data_parallel import DistributedDataParallel
-from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
-from mixdim.layer.interaction import dot_interaction
-from mixdim.layer.quantizing import quantize
-from mixdim.layer.scores import dot_scores
-from mixdim.optim import SparseAMSGrad, clip_grad_norm_
-from mixdim.planning.blocking import equal_mass_bands
-from mixdim.planning.from_counts import FloorWarning, plan
-from mixdim.planning.from_spectra import spectral_plan
-from mixdim.planning.plan import Plan, UnknownFeatureError
-from mixdim.planning.sizing import power_law_dims
-from mixdim.serving.exporting import export
-from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
-from mixdim.training.loop import fit
+from typing import TYPE_CHECKING
+
+from mixdim._util.lazy import names_later
+
+if TYPE_CHECKING:
+    from mixdim import compression as compression
+    from mixdim import data as data
+    from mixdim import distributed as distributed
+    from mixdim import kernels as kernels
+    from mixdim import lab as lab
+    from mixdim import layer as layer
+    from mixdim import models as models
+    from mixdim import optim as optim
+    from mixdim import planning as planning
+    from mixdim import serving as serving
+    from mixdim import storages as storages
+    from mixdim import training as training
+    from mixdim.compression.compressing import compress
+    from mixdim.compression.observing import observe
+    from mixdim.compression.saving import load_compressed, save_compressed
+    from mixdim.lab import theory as theory
+    from mixdim.layer.data_parallel import DistributedDataParallel
+    from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
+    from mixdim.layer.interaction import dot_interaction
+    from mixdim.layer.quantizing import quantize
+    from mixdim.layer.scores import dot_scores
+    from mixdim.optim import SparseAMSGrad, clip_grad_norm_
+    from mixdim.planning.blocking import equal_mass_bands
+    from mixdim.planning.from_counts import FloorWarning, plan
+    from mixdim.planning.from_spectra import spectral_plan
+    from mixdim.planning.plan import Plan, UnknownFeatureError
+    from mixdim.planning.sizing import power_law_dims
+    from mixdim.serving.exporting import export
+    from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
+    from mixdim.training.loop import fit
+else:  # a type checker would take any name for one that is there
+    __getattr__, __dir__ = names_later(
+        globals(),
+        names={
+            "DistributedDataParallel": "layer.data_parallel",
+            "FeatureEmbeddings": "layer.embedding",
+            "FloorWarning": "planning.from_counts",
+            "Hashed": "storages",
+            "MixedDimEmbedding": "layer.embedding",
+            "Plan": "planning.plan",
+            "QuotientRemainder": "storages",
+            "Robe": "storages",
+            "Rows": "storages",
+            "SparseAMSGrad": "optim",
+            "UnknownFeatureError": "planning.plan",
+            "clip_grad_norm_": "optim",
+            "compress": "compression.compressing",
+            "dot_interaction": "layer.interaction",
+            "dot_scores": "layer.scores",
+            "equal_mass_bands": "planning.blocking",
+            "export": "serving.exporting",
+            "fit": "training.loop",
+            "load_compressed": "compression.saving",
+            "observe": "compression.observing",
+            "plan": "planning.from_counts",
+            "power_law_dims": "planning.sizing",
+            "quantize": "layer.quantizing",
+            "save_compressed": "compression.saving",
+            "spectral_plan": "planning.from_spectra",
+        },
+        modules={
+            **{room: room for room in ("compression", "data", "distributed", "kernels", "lab", "layer")},
+            **{room: room for room in ("models", "optim", "planning", "serving", "storages")},
+            **{"training": "training", "theory": "lab.theory"},
+        },
+    )
 
 __version__ = "0.1.0"
 
@@ -52,12 +108,3 @@ __all__ = [
     "save_compressed",
     "spectral_plan",
 ]
-
-
-def __getattr__(name: str) -> ModuleType:
-    """Import rooms when they are first used: `mixdim.data` needs polars, which the core does not."""
-    if name in ("data", "distributed", "lab", "models", "serving", "training"):
-        return import_module(f"mixdim.{name}")
-    if name == "theory":
-        return import_module("mixdim.lab.theory")
-    raise AttributeError(f"module 'mixdim' has no attribute {name!r}")

@@ -29,8 +29,9 @@ def script(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["module", "script"])
-def test_ctrl_c_in_an_import_that_makes_another_error_of_it_is_one_line(tmp_path, script, way):
-    (tmp_path / "numpy.py").write_text(
+@pytest.mark.parametrize("library", ["numpy", "torch"])  # before the command runs, and when it does
+def test_ctrl_c_in_an_import_that_makes_another_error_of_it_is_one_line(tmp_path, script, way, library):
+    (tmp_path / f"{library}.py").write_text(
         "import signal\n"
         "try:\n    signal.raise_signal(signal.SIGINT)\n"
         "except BaseException:\n    raise ImportError('the extension module failed') from None\n"
@@ -117,10 +118,10 @@ def test_threads_of_a_command_sleep_soon_unless_the_user_said_how_they_wait(
 ):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "numpy.py").write_text(
+    (tmp_path / "torch.py").write_text(
         "import os\nraise SystemExit(str(os.environ.get('GOMP_SPINCOUNT')))\n"
     )
     assert start(script, "doctor", modules=tmp_path, more=said).communicate() == ("", f"{spins}\n")
     if not said:  # in a library nothing is changed
-        library = start("-c", "import mixdim", modules=tmp_path)
+        library = start("-c", "import mixdim; mixdim.fit", modules=tmp_path)
         assert library.communicate() == ("", "None\n")

@@ -23,7 +23,7 @@ def doctor(capsys, monkeypatch):
     """Call `mixdim doctor` with a function that it runs first; returns its exit code and outputs."""
 
     def call(before, *options):
-        monkeypatch.setattr("mixdim.cli.main.kernels.available", before)
+        monkeypatch.setattr("mixdim.kernels.available", before)
         code = run([*options, "doctor"])
         return code, *capsys.readouterr()
 

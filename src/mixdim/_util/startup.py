@@ -1,7 +1,8 @@
 """What a process that was started as a command settles first. Knows no command.
 
-The package imports this before anything else, since torch takes seconds. It imports little itself: until
-it is through, Ctrl-C is a traceback. In a process that only uses the library it changes nothing.
+The package imports this before anything else, since a command may import torch, which takes seconds and
+reads the environment. It imports little itself: until it is through, Ctrl-C is a traceback. In a process
+that only uses the library it changes nothing.
 """
 
 import os
@@ -27,8 +28,11 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def _stop_at_once(*_: object) -> None:
-    # Not an exception: what is being imported might catch it, or make another one of it.
+def stop_at_once(*_: object) -> None:
+    """Handle Ctrl-C in an import: end the process, with one line.
+
+    Not by an exception: what is being imported might catch it, make another one of it, or abort.
+    """
     os.write(2, b"mixdim: stopped\n")
     os._exit(INTERRUPTED)
 
@@ -47,5 +51,5 @@ def let_threads_sleep() -> None:
 if started_as_command():
     let_threads_sleep()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
-        signal.signal(signal.SIGINT, _stop_at_once)
+        signal.signal(signal.SIGINT, stop_at_once)
     warnings.showwarning = show_warning

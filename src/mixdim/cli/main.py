@@ -6,11 +6,9 @@ import platform
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 import mixdim
-from mixdim import kernels
 from mixdim._util.signals import Terminated
 from mixdim.cli import compress as cli_compress
 from mixdim.cli import data as cli_data
@@ -24,8 +22,6 @@ from mixdim.cli import sweep as cli_sweep
 from mixdim.cli import train as cli_train
 from mixdim.cli.outcome import end_with, interruptible, warnings_as_lines
 from mixdim.cli.parsing import parse_bands
-from mixdim.distributed.placement import bytes_by_rank, rank_table
-from mixdim.kernels.forms import forced as forced_form
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.feature_file import FORMS, FeatureList, read_features
 from mixdim.planning.methods import plan_by_method
@@ -225,6 +221,11 @@ app.add_typer(cli_lab_theory.theory_app, name="theory")
 @app.command(epilog="Example: `mixdim doctor`, or `MIXDIM_KERNELS=off mixdim doctor`")
 def doctor() -> None:
     """Say what this installation runs on, and whether the fast kernels are in use."""
+    import torch
+
+    from mixdim import kernels
+    from mixdim.kernels.forms import forced as forced_form
+
     facts = {
         "mixdim": mixdim.__version__,
         "python": platform.python_version(),
@@ -292,7 +293,11 @@ def _deliver(
     drawn: dict[str, mixdim.Plan] | None = None,
     shards: int | None = None,
 ) -> None:
-    by_rank = None if shards is None else rank_table(bytes_by_rank(answer, shards))
+    by_rank = None
+    if shards is not None:
+        from mixdim.distributed.placement import bytes_by_rank, rank_table
+
+        by_rank = rank_table(bytes_by_rank(answer, shards))
     if by_rank is not None and as_json:
         raise ValueError("give --shards or --json, not both: a plan does not say who holds it")
     if save is not None:

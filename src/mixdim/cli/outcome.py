@@ -10,11 +10,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 
 import typer
 
 from mixdim._util.signals import Terminated
-from mixdim._util.startup import INTERRUPTED, show_warning
+from mixdim._util.startup import INTERRUPTED, show_warning, stop_at_once
 
 TERMINATED = 143  # by SIGTERM, as INTERRUPTED by SIGINT
 FAILED, WRONG_INPUT, BUG = 1, 2, 70  # 70 is what sysexits.h calls an internal software error
@@ -88,16 +89,29 @@ def warnings_as_lines() -> Iterator[None]:
         yield
 
 
+def _is_import_of_command(frame: FrameType | None) -> bool:
+    """Whether this frame is part of an import by a command itself, with nothing to clean up yet."""
+    importer = None
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            importer = frame.f_back
+        frame = frame.f_back
+    return importer is not None and importer.f_globals["__name__"].startswith(("mixdim.cli.", "typer."))
+
+
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """While it is entered, Ctrl-C raises KeyboardInterrupt; yields what tells whether it did.
 
-    The exception alone does not tell: an extension module that is just imported makes another of it.
+    The exception alone does not tell: an extension module may make another of it. While a command
+    imports what it needs, Ctrl-C ends the process at once, as it does before: torch might abort.
     """
     times = 0
 
-    def interrupt(*_: object) -> None:
+    def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal times
+        if _is_import_of_command(frame):
+            stop_at_once()
         times += 1
         raise KeyboardInterrupt
 

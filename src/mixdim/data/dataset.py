@@ -7,19 +7,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mixdim._util.arguments import whole_number
+from mixdim._util.lazy import import_later
 from mixdim.data.arrays import map_arrays, read_counts
 from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta, vocabulary_file
 from mixdim.data.parts import Part, checked_part, positions_of
 from mixdim.data.reading_ahead import read_ahead
 from mixdim.data.unknown_dropout import UnknownDropout
 from mixdim.data.unknown_values import unknown_shares
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+import_later(globals(), torch="torch")  # only batches need it
 
 
 class Batch(NamedTuple):

@@ -13,9 +13,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from mixdim._util.lazy import import_later
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+import_later(globals(), torch="torch")  # only tensors need it
 
 QUANTUM = 4
 GOLDEN = (math.sqrt(5) - 1) / 2

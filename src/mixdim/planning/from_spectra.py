@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from mixdim._util.arguments import real_number
 from mixdim.planning.blocking import Blocks
@@ -132,7 +131,7 @@ def _checked_tables(tables: Mapping[str, Any]) -> dict[str, np.ndarray]:
         raise ValueError("tables must map at least one feature name to its table of (rows, width)")
     matrices = {}
     for name, table in tables.items():
-        matrix = table.detach().cpu().numpy() if isinstance(table, torch.Tensor) else np.asarray(table)
+        matrix = table.detach().cpu().numpy() if hasattr(table, "detach") else np.asarray(table)
         if matrix.dtype.kind not in "iuf" or matrix.ndim != 2 or 0 in matrix.shape:
             raise ValueError(
                 f"the table of feature {name!r} must be numbers of shape (rows, width), "

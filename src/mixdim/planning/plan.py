@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from mixdim._util.arguments import WrongTypeError, unit_interval, whole_number
 from mixdim.planning.feature import Block, Feature, check_feature
@@ -21,6 +20,9 @@ from mixdim.planning.table import plan_table
 from mixdim.storages import Cost, Storage
 from mixdim.storages.rows import check_bits
 from mixdim.storages.storage import FLOAT_BYTES
+
+if TYPE_CHECKING:
+    import torch
 
 # Copies of every parameter that an optimizer keeps beside it. Gradients come on top.
 OPTIMIZER_STATE = {None: 0, "sgd": 0, "adagrad": 1, "adam": 2, "amsgrad": 3}
@@ -153,15 +155,17 @@ class Plan:
         """Bytes of the rank of every id, of the features whose ids are not in order of popularity."""
         return id_map_bytes(self.shuffled_orders.values())
 
-    def nbytes(self, dtype: torch.dtype = torch.float32, optimizer: str | None = None) -> int:
+    def nbytes(self, dtype: torch.dtype | None = None, optimizer: str | None = None) -> int:
         """Bytes of what the layer holds and, if named, of the optimizer's state for its parameters.
 
+        `dtype` is the type of the parameters; torch.float32 if it is not given.
         `optimizer` is "sgd", "adagrad", "adam" or "amsgrad" (0, 1, 2 and 3 values per parameter).
         """
         if optimizer not in OPTIMIZER_STATE:
             known = ", ".join(repr(name) for name in OPTIMIZER_STATE)
             raise ValueError(f"optimizer must be one of {known}, got {optimizer!r}")
-        trained = self.cost.parameters * dtype.itemsize * (1 + OPTIMIZER_STATE[optimizer])
+        itemsize = FLOAT_BYTES if dtype is None else dtype.itemsize
+        trained = self.cost.parameters * itemsize * (1 + OPTIMIZER_STATE[optimizer])
         return trained + self.cost.held_bytes
 
     def compression(self, *, uniform_dim: int) -> float:
@@ -171,7 +175,7 @@ class Plan:
     @property
     def _float32_numbers(self) -> float:
         """How many numbers in float32 cost what the blocks do."""
-        return self.num_parameters + self.untrained_bytes / torch.float32.itemsize
+        return self.num_parameters + self.untrained_bytes / FLOAT_BYTES
 
     def with_storage(self, feature: str, storage: Storage, *, band: int = -1) -> Plan:
         """The same plan with one block stored in another way: the last, rarest one unless told.
