@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
     from mixdim.layer.interaction import dot_interaction
     from mixdim.layer.quantizing import quantize
+    from mixdim.layer.replan import replan
     from mixdim.layer.scores import dot_scores
     from mixdim.optim import SparseAMSGrad, clip_grad_norm_
     from mixdim.planning.blocking import equal_mass_bands
@@ -69,6 +70,7 @@ else:  # a type checker would take any name for one that is there
             "plan": "planning.from_counts",
             "power_law_dims": "planning.sizing",
             "quantize": "layer.quantizing",
+            "replan": "layer.replan",
             "save_compressed": "compression.saving",
             "spectral_plan": "planning.from_spectra",
         },
@@ -105,6 +107,7 @@ __all__ = [
     "plan",
     "power_law_dims",
     "quantize",
+    "replan",
     "save_compressed",
     "spectral_plan",
 ]

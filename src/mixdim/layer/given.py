@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 
-def fitting(target: Tensor, values: Any, name: str) -> tuple[Tensor, Tensor]:
-    """The target with the values to copy there, if they have its shape."""
-    if values is None:
-        raise ValueError(f"{name} must have shape {tuple(target.shape)}, got None")
-    tensor = torch.as_tensor(values)
-    if tensor.shape != target.shape:
-        raise ValueError(f"{name} must have shape {tuple(target.shape)}, got {tuple(tensor.shape)}")
-    return target, tensor
+def tensor_of_shape(values: Any, shape: tuple[int, ...], name: str) -> Tensor:
+    """Values as a tensor, if they have a shape."""
+    found = None if values is None else torch.as_tensor(values)
+    if found is None or found.shape != shape:
+        got = None if found is None else tuple(found.shape)
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {got}")
+    return found
 
 
 def as_array(values: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,17 @@ from torch import Tensor, nn
 from mixdim.kernels.structs import LayerArguments, Lookup
 from mixdim.layer.bags import Pooling, check_pooling
 from mixdim.layer.data_parallel import refuse_plain_data_parallel
-from mixdim.layer.given import as_array, finite_numbers, fitting
+from mixdim.layer.fill import fill
+from mixdim.layer.given import as_array, finite_numbers
 from mixdim.layer.idmap import IdMap, KernelIds
 from mixdim.layer.kernel_view import KernelView, kernel_views
 from mixdim.layer.layout import LIFT, Indices, Layout
 from mixdim.layer.lookup import Tables
+from mixdim.layer.sources import GivenBlocks, LayerSource, MatrixSource
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init, check_init
+
+AnyLayer = TypeVar("AnyLayer", bound="MixedTables")
 
 
 class MixedTables(nn.Module):
@@ -169,7 +173,6 @@ class MixedTables(nn.Module):
         for block in self.layout.blocks:
             tables.of_block(block).draw(block, self.init, generator)
 
-    @torch.no_grad()
     def load_blocks(self, feature: str, tables: Sequence[Any], projections: Sequence[Any]) -> None:
         """Copy given weights into the blocks of a feature, from popular to rare.
 
@@ -177,30 +180,11 @@ class MixedTables(nn.Module):
         each row has its own. And `projections[i]`, (dim, base_dim), None for a block of full width.
         Nothing is copied unless all of it fits.
         """
-        own, blocks = self.tables(), self.layout.of_feature[self.ids.number_of(feature)]
-        if not len(blocks) == len(tables) == len(projections):
-            raise ValueError(
-                f"feature {feature!r} has {len(blocks)} blocks, got {len(tables)} tables and "
-                f"{len(projections)} projections"
-            )
-        copies: list[tuple[Tensor, Tensor]] = []
-        for i, (block, table, projection) in enumerate(zip(blocks, tables, projections, strict=True)):
-            if not block.storage.is_trained:
-                raise ValueError(
-                    f"block {i} of feature {feature!r} is stored as {block.storage}: load weights into "
-                    "a layer of the plan before it was quantized, then quantize it"
-                )
-            parts = own.of_block(block).parts(block)
-            copies.append(fitting(parts["table"], table, f"tables[{i}] of feature {feature!r}"))
-            name = f"projections[{i}] of feature {feature!r}"
-            if "projection" in parts:
-                copies.append(fitting(parts["projection"], projection, name))
-            elif projection is not None:
-                raise ValueError(f"{name} must be None: the block has the full width {self.base_dim}")
-        for target, values in copies:
-            target.copy_(values)
+        blocks = self.layout.of_feature[self.ids.number_of(feature)]
+        own = self.tables()
+        held = [own.of_block(block).parts(block) for block in blocks]
+        fill(self, feature, GivenBlocks.checked(feature, blocks, held, tables, projections))
 
-    @torch.no_grad()
     def fit_dense(self, feature: str, matrix: Any, row_weights: Any = None) -> None:
         """Set the blocks of a feature so that `dense_weight(feature)` comes near a given matrix.
 
@@ -208,28 +192,17 @@ class MixedTables(nn.Module):
         much each matters: the sum of weight * squared distance is made small, block by block. Where rows
         are stored on their own (`mixdim.Rows`) it is the least possible: the weighted SVD.
         """
-        number, tables = self.ids.number_of(feature), self.tables()
+        number = self.ids.number_of(feature)
         rows = self.plan.features[number].rows
         matrix = finite_numbers(matrix, (rows, self.base_dim), f"matrix of feature {feature!r}")
-        weights = torch.ones(rows) if row_weights is None else row_weights
-        weights = finite_numbers(weights, (rows,), f"row_weights of feature {feature!r}")
-        if bool((weights < 0).any()):
-            raise ValueError(f"row_weights of feature {feature!r} must not be negative")
-        id_of_rank = self._ranks(number).argsort()
-        by_rank, weights = (values.to(self._device)[id_of_rank] for values in (matrix, weights))
-        blocks, start = self.layout.of_feature[number], 0
-        for block in blocks:
-            if reason := tables.of_block(block).why_not_to_fit:
-                raise ValueError(f"feature {feature!r} cannot be fitted: {reason}")
-        for block in blocks:
-            here = slice(start, start := start + block.size)
-            mass = weights[here] / weights[here].max()
-            mass = mass if bool(weights[here].any()) else torch.ones_like(mass)
-            tables.of_block(block).fit_dense(block, by_rank[here], mass)
+        if row_weights is not None:
+            row_weights = finite_numbers(row_weights, (rows,), f"row_weights of feature {feature!r}")
+            if bool((row_weights < 0).any()):
+                raise ValueError(f"row_weights of feature {feature!r} must not be negative")
+        fill(self, feature, MatrixSource(matrix, self.ids, number, row_weights))
 
-    @torch.no_grad()
     def quantized(self, bits: int = 8) -> Self:
-        """The same layer with its narrow blocks rounded to 8 or 4 bits: a new one, not to be trained.
+        """The same layer with its rows in 8 or 4 bits a number: a new one, not to be trained.
 
         Its plan is `plan.quantized(bits)`, and its options are those of this layer. No stored number
         changes by more than half the scale of its group; what other storages hold is copied.
@@ -240,26 +213,29 @@ class MixedTables(nn.Module):
         >>> bool((small.dense_weight() - layer.dense_weight()).abs().max() < 0.005 * layer.table_4.max())
         True
         """
-        layer = type(self)(
-            self.plan.quantized(bits),
-            ids=copy.deepcopy(self.ids),
-            sparse=self.sparse,
-            pooling=self.pooling,
-            init=self.init,
-            padding_id=self.padding_id,
-            check_ids=self.check_ids,
-            dtype=next((parameter.dtype for parameter in self.parameters()), None),
-            device="meta",  # nothing is drawn there
-        )
-        layer.to_empty(device=self._device).train(self.training)
-        mine, others = self.tables(), layer.tables()
-        for block, other in zip(self.layout.blocks, layer.layout.blocks, strict=True):
-            try:
-                others.of_block(other).fill(other, mine.of_block(block).parts(block))
-            except ValueError as error:
-                name = self.plan.features[block.feature].name
-                raise ValueError(f"feature {name!r} cannot be quantized: {error}") from None
+        layer = self.like(self.plan.quantized(bits))
+        for number, name in enumerate(self.plan):
+            source = LayerSource(self, name, layer.ids, number)
+            fill(layer, name, source, measures_codes=False)
         return layer
+
+    def like(self, plan: Plan, *, ids: Any = None, **options: Any) -> Self:
+        """An empty layer of another plan, of the same features, with the options of this one.
+
+        Ids are those of this layer, unless they are given.
+        """
+        told = {
+            "sparse": self.sparse,
+            "pooling": self.pooling,
+            "init": self.init,
+            "padding_id": self.padding_id,
+            "check_ids": self.check_ids,
+            "dtype": next((parameter.dtype for parameter in self.parameters()), None),
+            "device": self._device,
+            "ids": copy.deepcopy(self.ids) if ids is None else ids,
+            **options,
+        }
+        return empty_layer(type(self), plan, **told).train(self.training)
 
     def dense_weight(self, feature: str | None = None) -> Tensor:
         """Return the matrix the layer stands for, one row an id: (rows, base_dim).
@@ -340,17 +316,24 @@ class MixedTables(nn.Module):
     def _own_tensors(self, group: str) -> dict[str, Tensor]:
         return {name: getattr(self, f"{name}_{group}") for name in self.layout.own_tensors[group]}
 
-    def tables(self, *, beside: KernelView | None = None) -> Tables:
-        """Collect what a lookup reads: all tables, or those that the kernels do not serve."""
+    def tables(
+        self, *, beside: KernelView | None = None, of: Mapping[str, Tensor] | None = None
+    ) -> Tables:
+        """Collect what a lookup reads: all tables, or those that the kernels do not serve.
+
+        `of` are other tensors in the place of the layer's own, by name.
+        """
         if self.sparse:
             refuse_plain_data_parallel()
-        indices, lift = self.indices, self.layout.projections(getattr(self, LIFT, None))
+        own = of if of is not None else {name: getattr(self, name) for name in self.layout.tensors}
+        indices, lift = self.indices, self.layout.projections(own.get(LIFT))
         projections = {group: {"projection": rows} for group, rows in lift.items()}
         of_group = {
             group: blocks[0].storage.table_type(
                 blocks=blocks,
                 base_dim=self.base_dim,
-                tensors=self._own_tensors(group) | projections.get(group, {}),
+                tensors={name: own[f"{name}_{group}"] for name in self.layout.own_tensors[group]}
+                | projections.get(group, {}),
                 numbers=indices.slot_numbers[group],
                 sparse=self.sparse,
             )
@@ -382,3 +365,16 @@ class MixedTables(nn.Module):
             if getattr(self, name).dtype != tensor.dtype:
                 setattr(self, name, tensor.to(getattr(self, name).device))
         return self
+
+
+def empty_layer(
+    kind: type[AnyLayer], plan: Plan, *, device: torch.device | str | None = None, **options: Any
+) -> AnyLayer:
+    """A layer whose numbers are not drawn: of zeros."""
+    device = torch.get_default_device() if device is None else device
+    layer = kind(plan, device="meta", **options)
+    layer.to_empty(device=device)
+    with torch.no_grad():
+        for name in layer.layout.tensors:
+            getattr(layer, name).zero_()
+    return layer

@@ -5,8 +5,8 @@ Knows nothing about storages. All numbers are float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mixdim._util.lazy import import_later
 
@@ -18,6 +18,116 @@ import_later(globals(), torch="torch")
 
 STEPS, TOLERANCE = 200, 1e-10  # of conjugate gradients
 DESCENT_STEPS = 200
+
+
+RIDGE = 1e-3  # of a metric's mean eigenvalue
+
+
+class RowSource(Protocol):
+    """The vectors of a block's rows, which are read a chunk at a time, as often as needed."""
+
+    @property
+    def scale(self) -> float:
+        """A power of two: squares of vectors that are divided by it neither overflow nor vanish."""
+
+    def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Places in the block, vectors (rows, D) that may be changed, and how much each row counts."""
+
+
+class Metric(NamedTuple):
+    """The square root of H in the distance (e - e')^T H (e - e'), and its inverse: (D, D) each."""
+
+    root: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Metric:
+        """Take H, which may be singular: a thousandth of its mean eigenvalue is added.
+
+        Where no gradient came by, nothing matters; but what budget is left should go to good use.
+        """
+        matrix = matrix.detach().to("cpu", torch.float64)
+        values, vectors = torch.linalg.eigh((matrix + matrix.t()) / 2)
+        values = values.clamp(min=0)
+        values = values + RIDGE * values.mean() + torch.finfo(torch.float32).tiny
+        return cls(*((vectors * scale) @ vectors.t() for scale in (values.sqrt(), values.rsqrt())))
+
+
+class Lost(NamedTuple):
+    """Weighted squares: of what was lost, and of all that there was."""
+
+    error: float = 0.0
+    energy: float = 0.0
+
+    @classmethod
+    def between(
+        cls, found: Tensor, vectors: Tensor, weights: Tensor, metric: Metric | None = None
+    ) -> Lost:
+        """Measure what stands for vectors: (rows, D) twice, (rows,)."""
+        seen = [found - vectors, vectors]
+        if metric is not None:
+            seen = [each @ metric.root for each in seen]
+        return cls(*(float(weights @ (each**2).sum(1)) for each in seen))
+
+    def __add__(self, other: tuple[float, float]) -> Lost:  # type: ignore[override]  # not a longer tuple
+        return Lost(self.error + other[0], self.energy + other[1])
+
+    @property
+    def share(self) -> float:
+        """0 is nothing lost, 1 nothing kept."""
+        return self.error / self.energy if self.energy else 0.0
+
+
+class Sums(NamedTuple):
+    """What the rows of a block add up to: how much they count, and sums of w e and of w e e^T."""
+
+    mass: float
+    first: Tensor  # (D,)
+    second: Tensor  # (D, D)
+
+    @classmethod
+    def of(cls, source: RowSource) -> Sums:
+        """Read all rows once; a row that is not finite is a ValueError."""
+        mass, first, second = 0.0, None, None
+        for here, vectors, weights in source.chunks():
+            roots = weights.sqrt()
+            rows = vectors.div_(source.scale).mul_(roots[:, None])
+            if first is None or second is None:
+                first, second = rows.new_zeros(rows.shape[1]), rows.new_zeros(2 * rows.shape[1:])
+            first.addmv_(rows.t(), roots)
+            second.addmm_(rows.t(), rows)
+            mass += float(weights.sum())
+            # A row of no weight can be wrong too: zero times infinity is not a number either.
+            if not bool(first.isfinite().all() and second.isfinite().all()):
+                wrong = ~rows.isfinite().all(1)
+                raise ValueError(
+                    f"its numbers must be finite, row {here.start + int(wrong.nonzero()[0])} is not"
+                )
+        assert first is not None
+        assert second is not None
+        return cls(mass, first, second)
+
+    def _seen_by(self, metric: Metric | None) -> tuple[Tensor, Tensor]:
+        """First and second of H^1/2 e: distances in a metric H are usual ones there."""
+        if metric is None:
+            return self.first, self.second
+        return metric.root @ self.first, metric.root @ self.second @ metric.root
+
+    def lost_by_mean(self, metric: Metric | None) -> Lost:
+        """What is lost where all rows become their mean."""
+        first, second = self._seen_by(metric)
+        energy = float(second.trace())
+        return Lost(max(energy - float(first @ first) / (self.mass or 1.0), 0.0), energy)
+
+    def main_directions(self, metric: Metric | None, dim: int) -> tuple[Tensor, Tensor, Lost]:
+        """What turns vectors into `dim` numbers, (D, dim), what turns those back, (dim, D), the loss."""
+        energies, vectors = torch.linalg.eigh(self._seen_by(metric)[1])  # rising
+        main = vectors[:, -dim:].flip(1)
+        energies = energies.clamp(min=0)
+        lost = Lost(float(energies[:-dim].sum()), float(energies.sum()))
+        if metric is None:
+            return main, main.t(), lost
+        return metric.root @ main, main.t() @ metric.inverse, lost
 
 
 def main_directions(vectors: Tensor, row_weights: Tensor, dim: int) -> Tensor:

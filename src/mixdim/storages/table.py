@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from mixdim._util.lazy import import_later
-from mixdim.storages.fitting import fit_stored_rows
+from mixdim.storages.fitting import Lost, Metric, RowSource, fit_stored_rows
 from mixdim.storages.init import Init, uniform_bound
 
 if TYPE_CHECKING:
@@ -156,6 +156,26 @@ class Table(ABC):
     def why_not_to_fit(self) -> str | None:
         """Why `fit_dense` cannot set blocks of this group, if so."""
         return None
+
+    def fit(self, block: StoredBlock, source: RowSource, metric: Metric | None) -> Lost:
+        """Set a block so that its vectors come near those of a source; returns what is lost.
+
+        Here all rows are read at once, and distances are usual ones: only rows of their own are fitted
+        a chunk at a time, and in a metric.
+        """
+        _, vectors, of_rows = zip(*source.chunks(), strict=True)
+        matrix, weights = torch.cat(vectors), torch.cat(of_rows)
+        self.fit_dense(block, matrix, weights / weights.max())
+        return self.lost(block, source)
+
+    def lost(self, block: StoredBlock, source: RowSource, metric: Metric | None = None) -> Lost:
+        """Measure how far the vectors of a block are from those of a source, a chunk at a time."""
+        lost = Lost()
+        for here, vectors, weights in source.chunks():
+            rows = torch.arange(here.start, here.stop, device=self.numbers.device)
+            found = replace(self, sparse=False).forward(rows, block.slot).to(vectors)
+            lost += Lost.between(found / source.scale, vectors / source.scale, weights, metric)
+        return lost
 
     def fit_dense(self, block: StoredBlock, matrix: Tensor, row_weights: Tensor) -> None:
         """Set a block so that its dense matrix comes near a given one, in place.
