@@ -17,7 +17,7 @@ def dot_scores(users: nn.Module, user_ids: Tensor, items: nn.Module, item_ids: T
     two `mixdim.MixedDimEmbedding`, the fast path never makes these vectors: with the projections P and Q
     of their blocks it is u P (v Q)^T = u (P Q^T) v^T, and P Q^T is small.
 
-    >>> import mixdim
+    >>> import mixdim, torch
     >>> plan = mixdim.plan({"user": 100, "item": 80}, temperature=0.3, base_dim=8)
     >>> users, items = MixedDimEmbedding(plan["user"]), MixedDimEmbedding(plan["item"])
     >>> dot_scores(users, torch.tensor([0, 99]), items, torch.tensor([79, 0])).shape
