@@ -14,9 +14,9 @@ from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.quantizing import quantize
 from mixdim.layer.scores import dot_scores
 from mixdim.optim import SparseAMSGrad, clip_grad_norm_
-from mixdim.planning.blocking import equal_mass_bands
+from mixdim.planning.bands import equal_mass_bands
 from mixdim.planning.from_counts import FloorWarning, plan
-from mixdim.planning.from_spectra import spectral_plan
+from mixdim.planning.from_tables import spectral_plan
 from mixdim.planning.plan import Plan, UnknownFeatureError
 from mixdim.planning.sizing import power_law_dims
 from mixdim.serving.exporting import export

@@ -90,7 +90,9 @@ def test_a_lower_budget_keeps_less_and_rounding_keeps_more():
     for budget, quantize in (("1/4", None), ("1/16", None), ("1/16", "int8"), ("1/16", "int4")):
         model = Recommender()
         result = mixdim.compress(model, observed(model), budget=budget, quantize=quantize, echo=None)
-        kept[budget, quantize] = np.mean([t.energy for t in result.tables if t.energy is not None])
+        kept[budget, quantize] = np.mean(
+            [t.kept_energy for t in result.tables if t.kept_energy is not None]
+        )
     assert kept["1/4", None] > kept["1/16", None]
     assert kept["1/16", "int4"] > kept["1/16", "int8"] > kept["1/16", None]
 

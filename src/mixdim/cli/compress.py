@@ -59,7 +59,7 @@ def compress(
             out,
             budget=budget,
             quantize=quantize,
-            bands=parse_bands(bands) or 1,  # type: ignore[arg-type]  # checked there
+            bands=parse_bands(bands) or 1,
             by_loss=by_loss,
             data=data,
             overwrite=overwrite,

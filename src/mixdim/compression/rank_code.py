@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from mixdim._util.arguments import whole_number
+from mixdim.planning.bands import MOST_BANDS
 
 WORD_BITS, WORDS_BITS = 6, 1
 WORD, WORDS = 1 << WORD_BITS, 1 << WORDS_BITS  # ids of a word, and words between two checkpoints
 CHUNK = WORD * WORDS
-MOST_BANDS = 64
 
 Shape = Sequence[tuple[int, int]]  # rows and bands of each field; of one band, ids are ranks already
 

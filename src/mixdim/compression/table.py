@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixdim.compression.choosing import Chosen
-from mixdim.compression.rank_code import RankCode, Shape
-from mixdim.compression.subject import MetricRoot, Moments, Subject
+from mixdim.compression.rank_code import RankCode, Shape, rank_code_nbytes
 from mixdim.layer.embedding import MixedDimEmbedding
 from mixdim.layer.ids import checked_ids, require_integers
 from mixdim.layer.paths import look_up_bags
 from mixdim.planning.plan import Plan
+from mixdim.planning.table_options import Choice
+from mixdim.planning.trained_table import MetricRoot, Moments, TrainedTable
 from mixdim.storages.table import StoredBlock, Table
 
 PADDING = -1  # among ranks
@@ -32,9 +31,9 @@ class CompressedTable(nn.Module):
     - `sparse`: tables get row-sparse gradients.
     - `dtype`: of the vectors, also where the table is quantized; it changes as that of a weight would.
 
-    >>> subject = Subject("item", torch.randn(100, 8), np.arange(100))
-    >>> from mixdim.compression.choosing import choose
-    >>> table = CompressedTable.fitted(subject, choose([subject], budget=1000)[0])
+    >>> from mixdim.planning.from_tables import choose
+    >>> trained = TrainedTable("item", torch.randn(100, 8), np.arange(100))
+    >>> table = CompressedTable.fitted(trained, choose([trained], 1000, id_map_bytes=id_map_bytes)[0])
     >>> table(torch.tensor([[3, 99]])).shape, table.nbytes <= 1000
     (torch.Size([1, 2, 8]), True)
     """
@@ -153,41 +152,49 @@ class CompressedTable(nn.Module):
 
     @classmethod
     @torch.no_grad()
-    def fitted(cls, subject: Subject, chosen: Chosen, *, sparse: bool = False) -> Self:
+    def fitted(cls, trained: TrainedTable, choice: Choice, *, sparse: bool = False) -> Self:
         """The table that comes nearest to a trained one, as chosen: the weighted SVD, band by band."""
+        codes = None if choice.bands is None else RankCode.of(choice.bands)
         table = cls(
-            chosen.plan,
-            codes=copy.deepcopy(chosen.codes),
-            padding_id=subject.padding_id,
+            choice.plan,
+            codes=codes,
+            padding_id=trained.padding_id,
             sparse=sparse,
-            dtype=subject.weight.dtype,
-            device=subject.weight.device,
+            dtype=trained.weight.dtype,
+            device=trained.weight.device,
         )
-        ids = np.arange(subject.rows) if chosen.codes is None else chosen.codes.ids().numpy()
+        ids = np.arange(trained.rows) if codes is None else codes.ids().numpy()
         tables = table.embedding.tables()
         for block in table.embedding.packing.blocks:
-            _fill(tables.of_block(block), block, subject, ids[block.start : block.end])
+            _fill(tables.of_block(block), block, trained, ids[block.start : block.end])
         return table
 
 
-def _fill(table: Table, block: StoredBlock, subject: Subject, ids: np.ndarray) -> None:
+def id_map_bytes(rows: int, bands: int, of_rows: int) -> int:
+    """What `choose` counts for the ranks of the ids of a field."""
+    return rank_code_nbytes(rows, bands, of_rows=of_rows)
+
+
+def _fill(table: Table, block: StoredBlock, trained: TrainedTable, ids: np.ndarray) -> None:
     """Set a block to the nearest vectors of its width: main directions, the mean, or all as it is."""
     dim, directions = block.storage.dim, None
-    if dim < subject.width:
-        moments = subject.moments(ids)
+    if dim < trained.width:
+        moments = trained.moments(ids)
         if dim == 0:
-            table.fill_rows(block, 0, (moments.first / (moments.mass or 1.0))[None])
+            mean = moments.first / (moments.mass or 1.0)
+            table.fill_rows(block, 0, torch.from_numpy(mean)[None])
             return
-        directions, projection = _directions(moments, subject.metric_root, dim)
-        table.parts(block)["projection"].copy_(projection)
-    for here, vectors in subject.read(ids):
-        table.fill_rows(block, here.start, vectors if directions is None else vectors @ directions)
+        directions, projection = _directions(moments, trained.metric_root, dim)
+        table.parts(block)["projection"].copy_(torch.from_numpy(projection))
+    for here, vectors in trained.read(ids):
+        narrow = vectors if directions is None else vectors @ directions
+        table.fill_rows(block, here.start, torch.from_numpy(narrow))
 
 
-def _directions(moments: Moments, root: MetricRoot | None, dim: int) -> tuple[Tensor, Tensor]:
+def _directions(moments: Moments, root: MetricRoot | None, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """What turns vectors into stored rows, (D, dim), and these into vectors, (dim, D)."""
-    _, vectors = torch.linalg.eigh(moments.seen_by(root).second)  # rising
-    main = vectors[:, -dim:].flip(1)
+    _, vectors = np.linalg.eigh(moments.seen_by(root).second)  # rising
+    main = vectors[:, -dim:][:, ::-1]
     if root is None:
-        return main, main.t()
-    return root.root @ main, main.t() @ root.inverse
+        return main, main.T.copy()
+    return root.root @ main, main.T @ root.inverse

@@ -21,14 +21,15 @@ from torch import nn
 from mixdim._util.files import follow_links, write_atomically
 from mixdim._util.locks import alone_at_work
 from mixdim._util.signals import signals_as_exceptions
-from mixdim.compression.choosing import Chosen, choose
 from mixdim.compression.compressing import BITS, share_of
-from mixdim.compression.cutting import Bands
-from mixdim.compression.subject import Subject
 from mixdim.compression.table import CompressedTable
 from mixdim.data import Dataset
+from mixdim.planning.bands import Bands
 from mixdim.planning.budget import parse_bytes
+from mixdim.planning.from_tables import choose
 from mixdim.planning.plan import Plan
+from mixdim.planning.table_options import Choice
+from mixdim.planning.trained_table import TrainedTable
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, is_run
 from mixdim.runs.loss_metrics import loss_metrics
@@ -145,19 +146,21 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
 
 def _choose(
     run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, quantize: str | None, by_loss: bool
-) -> list[tuple[Subject, Chosen]]:
+) -> list[tuple[TrainedTable, Choice]]:
     """What was learned of each feature, and how to store it, not rounded."""
     tables, asked = tables_of(run.model), _asked(run, dataset)
     metrics = loss_metrics(run.model, dataset) if by_loss else {}
-    subjects = [
-        Subject(name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name))
+    trained = [
+        TrainedTable(
+            name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name)
+        )
         for name in run.plan
     ]
-    chosen = choose(subjects, num_bytes, bands=bands, bits=BITS[quantize])
-    assert all(choice.codes is None for choice in chosen)  # since ids are ranks
+    chosen = choose(trained, num_bytes, bands=bands, bits=[BITS[quantize]])
+    assert all(choice.bands is None for choice in chosen)  # since ids are ranks
     return [
-        (replace(subject, counts=asked[subject.name]), replace(choice, plan=choice.plan.trainable()))
-        for subject, choice in zip(subjects, chosen, strict=True)
+        (replace(table, counts=asked[table.name]), replace(choice, plan=choice.plan.trainable()))
+        for table, choice in zip(trained, chosen, strict=True)
     ]
 
 
@@ -165,7 +168,7 @@ def _fitted(
     run: OpenedRun,
     config: RunConfig,
     plan: Plan,
-    chosen: list[tuple[Subject, Chosen]],
+    chosen: list[tuple[TrainedTable, Choice]],
     dataset: Dataset,
 ) -> nn.Module:
     """The run's model with other tables, and all else as it learned it."""

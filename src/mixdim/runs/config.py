@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import tomli_w
 
-from mixdim.planning.from_counts import OCTAVES
+from mixdim.planning.bands import OCTAVES
 from mixdim.planning.methods import method_named, rounding_of
 from mixdim.runs.models import OPTIONS_OF_MODELS, model_named
 from mixdim.runs.rounded import check_rounding
