@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixdim import Rows
+from mixdim import Rows, equal_mass_bands
 from mixdim.compression.table import id_map_bytes
 from mixdim.planning.bands import candidate_cuts
 from mixdim.planning.from_tables import choose
@@ -132,6 +132,27 @@ def test_fewer_bits_are_offered_beside_others_to_lose_less():
     assert {block.storage.bits for block in offered.plan.blocks} <= {32, 8, 4}
     assert {block.storage.bits for block in offered.plan.blocks if block.dim} != {32}
     assert offered.error < alone[32].error
+
+
+def test_a_free_base_dim_is_one_for_all_tables_and_given_bands_are_kept():
+    tables = [random_table(1, name="a"), random_table(2, rows=500, width=9, name="b")]
+    blocks = [
+        equal_mass_bands(table.counts, number) for table, number in zip(tables, (3, 5), strict=True)
+    ]
+    budget, errors = sum(table.nbytes for table in tables) // 4, {}
+    for bits in ((32,), (8,), (32, 8, 4)):
+        every = choose(tables, budget, bands=blocks, bits=bits, base_dim="free")
+        base_dim = max(block.dim for choice in every for block in choice.plan.blocks)
+        assert {choice.plan.base_dim for choice in every} == {base_dim}
+        assert sum(choice.nbytes for choice in every) <= budget
+        for table, own, choice in zip(tables, blocks, every, strict=True):
+            assert [block.size for block in choice.plan.blocks] == own.block_sizes.tolist()
+            assert choice.plan.features[0].requested_bands == own.num_requested
+            assert choice.error == pytest.approx(error_of(choice, table), rel=1e-6)
+        errors[bits] = sum(t.use * choice.error for t, choice in zip(tables, every, strict=True))
+    assert errors[32, 8, 4] <= errors[8,] < errors[32,]
+    with pytest.raises(ValueError, match=r"bands must be of tables of \[300, 500\] rows, got blocks of"):
+        choose(tables, budget, bands=blocks[:1])
 
 
 def test_the_error_told_is_that_of_the_nearest_tables_in_the_metric():

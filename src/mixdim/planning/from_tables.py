@@ -193,6 +193,9 @@ def _pieces_of(
 ) -> Iterator[list[Pieces]]:
     """The ways to cut each table, field by field."""
     if isinstance(bands, Sequence) and not isinstance(bands, str):
+        rows, given = [table.rows for table in tables], [int(b.block_sizes.sum()) for b in bands]
+        if rows != given:
+            raise ValueError(f"bands must be of tables of {rows} rows, got blocks of {given} rows")
         return ([Pieces.of_blocks(blocks)] for blocks in bands)
     check_bands(bands)
     return (

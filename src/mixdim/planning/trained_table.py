@@ -16,7 +16,7 @@ import numpy as np
 from mixdim._util.arguments import (
     WrongTypeError,
     nonnegative_vector,
-    real_number,
+    positive_number,
     whole_number,
 )
 
@@ -71,7 +71,7 @@ class TrainedTable:
             raise ValueError(f"fields {of_table} must add up to its {rows} rows, got {sum(sizes)}")
         checked: dict[str, Any] = {"weight": weight, "counts": counts, "fields": sizes or (rows,)}
         if self.lookups is not None:
-            checked["lookups"] = real_number(self.lookups, f"lookups {of_table}")
+            checked["lookups"] = positive_number(self.lookups, f"lookups {of_table}")
         if self.itemsize is not None:
             checked["itemsize"] = whole_number(self.itemsize, f"itemsize {of_table}")
         if self.metric is not None:
