@@ -64,13 +64,14 @@ def chosen(name: str, tables: Tables) -> list[Line]:
     """What this checkout makes of the tables."""
     lines = []
     for factor in FACTORS:
-        for label, options in (
+        ways: tuple[tuple[str, dict[str, object]], ...] = (
             ("compress", {}),
             ("compress, min_dim 1", {"min_dim": 1}),
             ("compress, 1 band", {"bands": 1}),
             ("compress, octaves", {"bands": "octaves"}),
             ("compress, 8 bits", _eight_bits()),
-        ):
+        )
+        for label, options in ways:
             start = time.perf_counter()
             found = by_compress(tables, f"1/{factor}", options)
             if found is not None:

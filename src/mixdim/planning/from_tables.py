@@ -62,7 +62,7 @@ def choose(
     widest = max(table.width for table in tables)
     given = range(least_dim, widest + 1) if dims is None else dims
     widths = sorted({whole_number(dim, "dims", at_least=least_dim) for dim in given})
-    offered = [Rows(1, own).bits for own in bits]
+    offered = list(dict.fromkeys(Rows(1, own).bits for own in bits))
     if not offered:
         raise ValueError("bits must not be empty")
     all_pieces = _pieces_of(tables, bands)

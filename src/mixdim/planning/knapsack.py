@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 BISECTIONS = 100  # of the price's logarithm: beyond float64's resolution
+SAME = 1e-12  # relatively: errors closer than this are equal but for what float64 rounds
 MOST_TRIALS = 64  # of cuts other than those that the price asks for, in each of two ways
 
 
@@ -188,9 +189,12 @@ class _Stacked:
         return np.split(of_cuts, self.first_cuts[1:])
 
     def chosen(self, at: _AtPrice) -> list[int]:
-        """The cut that each field takes at a price; of those alike in total the cheapest."""
+        """The cut that each field takes at a price; of those alike in total the cheapest, or first."""
         both = zip(self.by_field(at.of_cuts), self.by_field(at.costs), strict=True)
-        return [int(np.where(totals <= totals.min(), costs, np.inf).argmin()) for totals, costs in both]
+        return [
+            int(np.where(totals <= totals.min() * (1 + SAME), costs, np.inf).argmin())
+            for totals, costs in both
+        ]
 
     def lowest_price(self, budget: float) -> tuple[_AtPrice, _AtPrice]:
         """What is taken at the lowest price that keeps the budget, and at the price of best bound."""
@@ -222,7 +226,7 @@ class _Stacked:
         costs = np.add.reduceat(cheapest.min(axis=1), self.first_blocks) + self.held
         of_fields = np.minimum.reduceat(of_cuts, self.first_cuts)
         cuts_each = np.diff(self.first_cuts, append=len(of_cuts))
-        is_least = of_cuts <= np.repeat(of_fields, cuts_each)
+        is_least = of_cuts <= np.repeat(of_fields, cuts_each) * (1 + SAME)
         cost = np.minimum.reduceat(np.where(is_least, costs, np.inf), self.first_cuts).sum()
         bound = float(of_fields.sum()) - price * budget
         return _AtPrice(price, cheapest.argmin(axis=1), of_cuts, costs, float(cost), bound)

@@ -17,7 +17,7 @@ import numpy as np
 from mixdim.planning.bands import Pieces
 from mixdim.planning.budget import BudgetTooSmallError, format_bytes
 from mixdim.planning.feature import Block, Feature
-from mixdim.planning.knapsack import Cut, CutSolution, best_cuts, lower_bound, smallest
+from mixdim.planning.knapsack import SAME, Cut, CutSolution, best_cuts, lower_bound, smallest
 from mixdim.planning.plan import Plan
 from mixdim.planning.trained_table import Moments, TrainedTable
 from mixdim.storages import Rows
@@ -73,10 +73,10 @@ class Band(NamedTuple):
     @classmethod
     def of(cls, moments: Moments) -> Band:
         """Width 0 is one row for all, the weighted mean: it leaves all energy but that of the mean."""
-        energies = moments.energies()
-        errors = np.append(np.cumsum(energies[::-1])[::-1], 0.0)
-        energy, of_mean = float(errors[0]), float(moments.first @ moments.first) / (moments.mass or 1.0)
-        errors[0] = max(energy - of_mean, errors[1])
+        errors = np.append(np.cumsum(moments.energies()[::-1])[::-1], 0.0)
+        energy = float(errors[0])
+        left = energy - float(moments.first @ moments.first) / (moments.mass or 1.0)
+        errors[0] = max(left if left > SAME * energy else 0.0, errors[1])
         return cls(moments.size, moments.mass, energy, errors)
 
 
@@ -202,9 +202,14 @@ class Options:
         )
 
     def _dims(self, full: int) -> list[tuple[int, np.ndarray]]:
-        """The widths up to the full one, by their bits; the row that all share is there once."""
-        dims = np.array([*(dim for dim in self.dims if dim < full), full])
-        return [(bits, dims[(dims > 0) | (place == 0)]) for place, bits in enumerate(self.bits)]
+        """The widths up to the full one, by their bits; the row that all share is there once.
+
+        It is the last: of options alike the first is taken, and a band of one row is as well stored on
+        its own.
+        """
+        own = [*(dim for dim in self.dims if 0 < dim < full), full]
+        last = [*own, 0] if 0 in self.dims else own
+        return [(bits, np.array(own)) for bits in self.bits[:-1]] + [(self.bits[-1], np.array(last))]
 
     def _storages(self, one: MeasuredTable, base_dim: int | None) -> list[Rows]:
         """What the options of a band of a table are, in the order of their costs and errors."""
