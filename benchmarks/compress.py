@@ -29,13 +29,14 @@ import torch.nn.functional as F
 
 import mixdim.data
 from mixdim._util.text import align
-from mixdim.compression.choosing import choose
-from mixdim.compression.subject import Subject
-from mixdim.compression.table import CompressedTable
+from mixdim.compression.compressing import small_table
 from mixdim.layer.interaction import dot_interaction
+from mixdim.layer.rank_code import rank_code_nbytes
 from mixdim.models import DLRM
 from mixdim.models.samples import join_bags
 from mixdim.planning.budget import BudgetTooSmallError
+from mixdim.planning.from_tables import choose
+from mixdim.planning.trained_table import TrainedTable
 from mixdim.runs.config import RunConfig
 from mixdim.runs.train import train_run
 from mixdim.training import evaluate
@@ -43,6 +44,7 @@ from mixdim.training import evaluate
 FACTORS = (4, 8, 16, 32, 64)
 WIDTH, BATCH, METRIC_BATCHES = 16, 1024, 50
 STATUS = Path("/proc/self/status")
+chosen_for = partial(choose, id_map_bytes=rank_code_nbytes)
 Tables = dict[str, torch.Tensor]
 
 
@@ -81,12 +83,12 @@ def metrics(model: DLRM, layer: mixdim.FeatureEmbeddings, dataset: mixdim.data.D
     return dict(zip(layer.feature_names, totals / (METRIC_BATCHES * BATCH), strict=True))
 
 
-def plain_svd(subjects: list[Subject], budget: int) -> Tables | None:
+def plain_svd(tables: list[TrainedTable], budget: int) -> Tables | None:
     """The nearest tables of one rank for all, rows alike; a table stays as it is where that is less."""
     for rank in range(WIDTH, 0, -1):
-        sizes = [4 * min(s.rows * rank + rank * WIDTH, s.rows * WIDTH) for s in subjects]
+        sizes = [4 * min(s.rows * rank + rank * WIDTH, s.rows * WIDTH) for s in tables]
         if sum(sizes) <= budget:
-            return {s.name: _of_rank(s.weight, rank) for s in subjects}
+            return {s.name: _of_rank(s.weight, rank) for s in tables}
     return None
 
 
@@ -97,20 +99,18 @@ def _of_rank(weight: torch.Tensor, rank: int) -> torch.Tensor:
     return ((u[:, :rank] * s[:rank]) @ v[:rank]).float()
 
 
-def mixed(
-    subjects: list[Subject], budget: int, *, min_dim: int = 0, bits: int | None = None
-) -> Tables | None:
+def mixed(tables: list[TrainedTable], budget: int, *, min_dim: int = 0, bits: int = 32) -> Tables | None:
     """Tables of mixed dimensions, by popularity; None if the budget is too small."""
     try:
-        chosen = choose(subjects, budget, min_dim=min_dim, bits=bits)
+        chosen = chosen_for(tables, budget, dims=range(min_dim, WIDTH + 1), bits=[bits])
     except BudgetTooSmallError:
         return None
-    tables = [CompressedTable.fitted(*pair) for pair in zip(subjects, chosen, strict=True)]
-    assert sum(table.nbytes for table in tables) <= budget
-    return {s.name: table.dense_weight().detach() for s, table in zip(subjects, tables, strict=True)}
+    small = [small_table(*pair) for pair in zip(tables, chosen, strict=True)]
+    assert sum(table.nbytes for table in small) <= budget
+    return {t.name: own.dense_weight().detach() for t, own in zip(tables, small, strict=True)}
 
 
-WAYS: dict[str, Callable[[list[Subject], int], Tables | None]] = {
+WAYS: dict[str, Callable[[list[TrainedTable], int], Tables | None]] = {
     "plain SVD": plain_svd,
     "mixed, width 1 and more": partial(mixed, min_dim=1),
     "mixed with width 0": mixed,
@@ -129,12 +129,12 @@ def losses(data: str, seed: int, epochs: int) -> dict[tuple[str, int], float | N
     seen = metrics(model, layer, dataset)
     rng = np.random.default_rng(seed)
     orders = {name: rng.permutation(rows) for name, rows in dataset.cardinalities.items()}
-    subjects = [
-        Subject(name, layer.dense_weight(name).detach()[order], dataset.counts[name][order])
+    trained_tables = [
+        TrainedTable(name, layer.dense_weight(name).detach()[order], dataset.counts[name][order])
         for name, order in orders.items()
     ]
-    by_gradient = [replace(subject, metric=seen[subject.name]) for subject in subjects]
-    whole = sum(subject.nbytes for subject in subjects)
+    by_gradient = [replace(table, metric=seen[table.name]) for table in trained_tables]
+    whole = sum(table.nbytes for table in trained_tables)
 
     def loss(tables: Mapping[str, torch.Tensor] | None) -> float | None:
         if tables is None:
@@ -147,15 +147,15 @@ def losses(data: str, seed: int, epochs: int) -> dict[tuple[str, int], float | N
             own.load_blocks(name, [table[back]], [None])
         return float(evaluate(other, dataset, "test", batch_size=8192)["log_loss"])
 
-    found = {("as trained", 1): loss({s.name: s.weight for s in subjects})}
-    in_8_bits = choose(subjects, whole, bands=1, min_dim=WIDTH, bits=8)
-    tables = [CompressedTable.fitted(*pair) for pair in zip(subjects, in_8_bits, strict=True)]
+    found = {("as trained", 1): loss({s.name: s.weight for s in trained_tables})}
+    in_8_bits = chosen_for(trained_tables, whole, bands=1, dims=[WIDTH], bits=[8])
+    tables = [small_table(*pair) for pair in zip(trained_tables, in_8_bits, strict=True)]
     found["8 bits alone", round(10 * whole / sum(table.nbytes for table in tables))] = loss(
-        {s.name: table.dense_weight().detach() for s, table in zip(subjects, tables, strict=True)}
+        {s.name: table.dense_weight().detach() for s, table in zip(trained_tables, tables, strict=True)}
     )
     for name, way in WAYS.items():
         for factor in FACTORS:
-            known = by_gradient if "metric" in name else subjects
+            known = by_gradient if "metric" in name else trained_tables
             found[name, factor] = loss(way(known, whole // factor))
     return found
 
@@ -205,15 +205,15 @@ def large(rows: int, width: int) -> None:
     weight *= 0.95 ** torch.arange(width)
     counts = np.random.default_rng(0).zipf(1.6, rows).clip(max=10**6)
     before, start, cpu = peak(), time.perf_counter(), time.process_time()
-    subject = Subject("table", weight, counts)
-    chosen = choose([subject], subject.nbytes // 8)[0]
+    table = TrainedTable("table", weight, counts)
+    chosen = chosen_for([table], table.nbytes // 8)[0]
     chose = time.perf_counter() - start
-    table = CompressedTable.fitted(subject, chosen)
+    small = small_table(table, chosen)
     seconds, cpu, above = time.perf_counter() - start, time.process_time() - cpu, peak() - before
     print(
-        f"{rows:,} rows x {width}: {subject.nbytes / table.nbytes:.1f}x in {seconds:.1f} s "
+        f"{rows:,} rows x {width}: {table.nbytes / small.nbytes:.1f}x in {seconds:.1f} s "
         f"({chose:.1f} s to choose; {cpu:.1f} s of CPU, load {os.getloadavg()[0]:.1f}), "
-        f"{above / 1e9:.2f} GB above the model: {above / subject.nbytes:.2f}x the table\n{chosen.plan}"
+        f"{above / 1e9:.2f} GB above the model: {above / table.nbytes:.2f}x the table\n{chosen.plan}"
     )
 
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from mixdim.layer.replan import replan
     from mixdim.layer.scores import dot_scores
     from mixdim.optim import SparseAMSGrad, clip_grad_norm_
-    from mixdim.planning.blocking import equal_mass_bands
+    from mixdim.planning.bands import equal_mass_bands
     from mixdim.planning.from_counts import FloorWarning, plan
-    from mixdim.planning.from_spectra import spectral_plan
+    from mixdim.planning.from_tables import spectral_plan
     from mixdim.planning.plan import Plan, UnknownFeatureError
     from mixdim.planning.sizing import power_law_dims
     from mixdim.serving.exporting import export
@@ -62,7 +62,7 @@ else:  # a type checker would take any name for one that is there
             "compress": "compression.compressing",
             "dot_interaction": "layer.interaction",
             "dot_scores": "layer.scores",
-            "equal_mass_bands": "planning.blocking",
+            "equal_mass_bands": "planning.bands",
             "export": "serving.exporting",
             "fit": "training.loop",
             "load_compressed": "compression.saving",
@@ -72,7 +72,7 @@ else:  # a type checker would take any name for one that is there
             "quantize": "layer.quantizing",
             "replan": "layer.replan",
             "save_compressed": "compression.saving",
-            "spectral_plan": "planning.from_spectra",
+            "spectral_plan": "planning.from_tables",
         },
         modules={
             **{room: room for room in ("compression", "data", "distributed", "kernels", "lab", "layer")},

@@ -90,7 +90,7 @@ def test_a_lower_budget_keeps_less_and_fewer_bits_keep_more():
     for budget, bits in (("1/4", 32), ("1/16", 32), ("1/16", 8), ("1/16", 4)):
         model = Recommender()
         result = mixdim.compress(model, observed(model), budget=budget, bits=bits, echo=None)
-        kept[budget, bits] = np.mean([t.energy for t in result.tables if t.energy is not None])
+        kept[budget, bits] = np.mean([t.kept_energy for t in result.tables if t.kept_energy is not None])
     assert kept["1/4", 32] > kept["1/16", 32]
     assert kept["1/16", 4] > kept["1/16", 8] > kept["1/16", 32]
 

@@ -6,17 +6,18 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save
 
-from mixdim.compression.choosing import choose
-from mixdim.compression.subject import Subject
 from mixdim.compression.table import CompressedTable
-from small_subjects import measured_error, random_subject
+from mixdim.planning.trained_table import TrainedTable
+from small_tables import chosen_for, measured_error, random_table
 
 MODES = ("sum", "mean", "max")
 
 
-def compressed(seed=0, factor=6, bits=None, **options):
-    subject = random_subject(seed, **options)
-    return CompressedTable.fitted(subject, choose([subject], subject.nbytes // factor, bits=bits)[0])
+def compressed(seed=0, factor=6, bits=32, **options):
+    trained = random_table(seed, **options)
+    return CompressedTable.fitted(
+        trained, chosen_for([trained], trained.nbytes // factor, bits=[bits])[0]
+    )
 
 
 def bags_of(ids, lengths):
@@ -67,6 +68,45 @@ def test_gradients_of_lookups_are_those_of_the_dense_matrix():
             torch.testing.assert_close(mine.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("bits", [(32,), (8,), (4,), (32, 8, 4)])
+@pytest.mark.parametrize("fields", [(), (30, 170, 100)])
+def test_a_fitted_table_has_the_bytes_and_the_error_that_were_chosen(fields, bits):
+    gradients = np.random.default_rng(5).normal(size=(4, 6))  # fewer than 6: a singular metric
+    metric = gradients.T @ gradients
+    seen = metric + 1e-3 * np.trace(metric) / 6 * np.eye(6)
+    for options, own in (({}, None), ({"metric": torch.tensor(metric)}, seen)):
+        trained = random_table(4, fields=fields, **options)
+        for factor in (2, 4, 16):
+            choice = chosen_for([trained], trained.nbytes // factor, bits=bits)[0]
+            table = CompressedTable.fitted(trained, choice)
+            assert table.nbytes == choice.nbytes
+            if bits == (32,):
+                assert choice.error == pytest.approx(measured_error(trained, table, own), rel=1e-4)
+
+
+def test_no_table_of_the_same_widths_is_nearer_in_the_metric():
+    factor = np.random.default_rng(0).normal(size=(6, 6))
+    trained = random_table(0, metric=factor @ factor.T)
+    table = CompressedTable.fitted(trained, chosen_for([trained], trained.nbytes // 6)[0])
+    seen = torch.tensor(trained.metric_root.root @ trained.metric_root.root, dtype=torch.float32)
+    weights = torch.tensor(trained.row_probs, dtype=torch.float32)
+    away = table.dense_weight() - trained.weight
+    loss = (weights * ((away @ seen) * away).sum(1)).sum()
+    loss.backward()  # where it is least, it is flat
+    assert all(p.grad.abs().max() < 1e-4 * p.abs().max() for p in table.parameters())
+
+
+def test_full_width_gives_the_table_back_and_width_zero_the_mean_by_popularity():
+    trained = random_table(7, rows=80, width=4)
+    whole, mean = (
+        CompressedTable.fitted(trained, chosen_for([trained], budget, bands=1)[0]).dense_weight()
+        for budget in (trained.nbytes, 16)
+    )
+    assert torch.equal(whole, trained.weight)
+    expected = np.average(trained.weight.numpy(), axis=0, weights=trained.row_probs)
+    np.testing.assert_allclose(mean.detach(), np.tile(expected, (80, 1)), rtol=1e-5)
+
+
 def test_padding_gives_zeros_and_takes_no_gradient():
     table = compressed(padding_id=5)
     vectors = table(torch.tensor([5, 5]))
@@ -92,36 +132,38 @@ def test_a_file_has_its_bytes_and_a_plan_and_a_shape_bring_it_back(options):
 
 
 def test_rounding_moves_no_number_by_more_than_half_its_scale():
-    subject = random_subject(0)
+    trained = random_table(0)
     for bits in (8, 4):
-        chosen = choose([subject], subject.nbytes // 3, bits=bits)[0]
-        table = CompressedTable.fitted(subject, chosen)
+        choice = chosen_for([trained], trained.nbytes // 3, bits=[bits])[0]
+        table = CompressedTable.fitted(trained, choice)
         scales = torch.cat([t for name, t in table.state_dict().items() if "scales" in name]).float()
-        most = 0.5 * float(scales.max()) * subject.width**0.5  # of a vector
-        rounded = measured_error(subject, table) ** 0.5
-        assert abs(rounded - chosen.error**0.5) <= most < 0.3 * chosen.energy**0.5
+        most = 0.5 * float(scales.max()) * trained.width**0.5  # of a vector
+        rounded = measured_error(trained, table) ** 0.5
+        assert abs(rounded - choice.error**0.5) <= most < 0.3 * choice.energy**0.5
         assert all(name.endswith("_0") for name, _ in table.named_parameters())
 
 
 def test_a_table_is_read_in_chunks_and_not_changed(monkeypatch):
     whole = compressed(bits=8), compressed()
-    monkeypatch.setattr("mixdim.compression.subject.AT_ONCE", 6 * 64)
-    for expected, bits in zip(whole, (8, None), strict=True):
-        subject = random_subject(0)
-        before = subject.weight.clone()
-        table = CompressedTable.fitted(subject, choose([subject], subject.nbytes // 6, bits=bits)[0])
-        assert torch.equal(subject.weight, before)
+    monkeypatch.setattr("mixdim.planning.trained_table.AT_ONCE", 6 * 64)
+    for expected, bits in zip(whole, (8, 32), strict=True):
+        trained = random_table(0)
+        before = trained.weight.clone()
+        table = CompressedTable.fitted(
+            trained, chosen_for([trained], trained.nbytes // 6, bits=[bits])[0]
+        )
+        assert torch.equal(trained.weight, before)
         torch.testing.assert_close(table.dense_weight(), expected.dense_weight(), atol=2e-3, rtol=0)
 
 
 def test_it_has_the_type_of_the_table():
-    weight = random_subject(0).weight
+    weight = random_table(0).weight
     for dtype in (torch.float64, torch.bfloat16):
-        subject = Subject("x", weight.to(dtype), random_subject(0).counts)
-        chosen = choose([subject], subject.nbytes // 4)[0]
-        table = CompressedTable.fitted(subject, chosen)
+        trained = TrainedTable("x", weight.to(dtype), random_table(0).counts)
+        choice = chosen_for([trained], trained.nbytes // 4)[0]
+        table = CompressedTable.fitted(trained, choice)
         assert table(torch.tensor([1])).dtype == dtype
-        assert table.nbytes == chosen.nbytes <= subject.nbytes // 4
+        assert table.nbytes == choice.nbytes <= trained.nbytes // 4
 
 
 @pytest.mark.parametrize("options", [{}, {"factor": 1}, {"padding_id": -1}], ids=str)

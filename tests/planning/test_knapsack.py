@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from mixdim.planning.knapsack import best_choice, lagrangian_choice
+from mixdim.planning.knapsack import (
+    Cut,
+    best_choice,
+    best_cuts,
+    lagrangian_choice,
+    lower_bound,
+    smallest,
+)
 
 
 def random_options(seed, num_blocks=None, num_options=None, whole=False):
@@ -84,3 +91,66 @@ def test_a_budget_below_the_cheapest_options_is_refused(choose):
 def test_a_budget_of_exactly_the_cheapest_options_is_enough():
     choice = best_choice(np.array([[2, 3], [9, 3]]), np.array([[1.0, 0.0], [0.0, 1.0]]), 5)
     assert choice.options.tolist() == [0, 1]
+
+
+@st.composite
+def fields_of_cuts(draw):
+    """Fields with cuts of few blocks: options in any order of cost and error."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+
+    def cut():
+        shape = (generator.integers(1, 3), generator.integers(2, 5))
+        costs = np.cumsum(generator.integers(1, 30, shape), axis=1)
+        errors = np.cumsum(generator.exponential(1, shape), axis=1)[:, ::-1].copy()
+        errors[:, -1] = 0
+        options = generator.permutation(shape[1])
+        return Cut(costs[:, options], errors[:, options], int(generator.integers(0, 10)))
+
+    return [[cut() for _ in range(generator.integers(1, 4))] for _ in range(draw(st.integers(1, 3)))]
+
+
+def every_choice(fields):
+    """The cost and the error of every choice of cuts and options."""
+    of_fields = [
+        [
+            (cut.held + total(cut.costs, list(options)), total(cut.errors, list(options)))
+            for cut in cuts
+            for options in itertools.product(range(cut.costs.shape[1]), repeat=len(cut.costs))
+        ]
+        for cuts in fields
+    ]
+    return [tuple(map(sum, zip(*choice, strict=True))) for choice in itertools.product(*of_fields)]
+
+
+@settings(max_examples=60)
+@given(fields_of_cuts(), st.floats(0, 1))
+def test_cuts_keep_the_budget_and_are_the_best_of_all(fields, share):
+    everything = every_choice(fields)
+    least, most = smallest(fields), max(cost for cost, _ in everything)
+    assert least == min(cost for cost, _ in everything)
+    budget = int(least + share * (most - least))
+    found = best_cuts(fields, budget, relative_gap=1e-3)
+    chosen = [of_field[cut] for of_field, cut in zip(fields, found.cuts, strict=True)]
+    parts = list(zip(chosen, found.options, strict=True))
+    assert sum(cut.held + total(cut.costs, options) for cut, options in parts) <= budget
+    assert found.error == pytest.approx(sum(total(cut.errors, options) for cut, options in parts))
+    best = min(error for cost, error in everything if cost <= budget)
+    assert lower_bound(fields, budget) == found.bound <= best + 1e-9
+    assert best - 1e-9 <= found.error <= best * (1 + 2e-3) + 1e-9
+
+
+def test_all_the_budget_there_is_leaves_no_error():
+    cut = Cut(np.array([[1, 5, 9]]), np.array([[4.0, 1.0, 0.0]]))
+    found = best_cuts([[cut], [cut]], budget=18)
+    assert found.error == 0
+    assert [options.tolist() for options in found.options] == [[2], [2]]
+
+
+def test_cuts_of_two_fields_are_changed_together_where_one_alone_does_not_help():
+    def field(*cuts):
+        return [Cut(np.array([costs]), np.array([errors])) for costs, errors in cuts]
+
+    one = field(([6, 9], [10.0, 2.0]), ([2, 5], [13.0, 6.0]))
+    other = field(([6, 13], [5.0, 1.0]), ([5, 9], [7.0, 4.0]))
+    found = best_cuts([one, other], budget=14)  # 9 + 5, which is better than 5 + 9 and 5 + 6
+    assert (found.cuts, found.error) == ([0, 1], 9.0)

@@ -20,7 +20,7 @@ def two_features():
     """Widths 4 of 4 and 2 of 4: one block of full width, one that needs a projection."""
     wide = Feature("wide", 3, (Block(0, 3, Rows(4), 0.3),))
     blocks = (Block(0, 1, Rows(4), 0.2), Block(1, 9, Rows(2), 0.05))
-    narrow = Feature("narrow", 10, blocks, bands_asked=5)
+    narrow = Feature("narrow", 10, blocks, requested_bands=5)
     return Plan(base_dim=4, made_by={"rule": "by_hand", "was": HALF}, features=(wide, narrow))
 
 

@@ -24,7 +24,7 @@ def test_bands_are_numbered_and_notes_say_what_the_table_does_not():
     text = str(plan)
     assert "item      1/2     1   16" in text
     assert "          2/2     5    2" in text
-    assert "note: item has 2 of the 4 bands asked" in text
+    assert "note: item has 2 of the 4 bands requested" in text
     assert "note: the ids of item are not in order of popularity" in text
     assert f"{4 * plan.num_parameters + 24} B in float32" in text
     assert "AMSGrad state, 24 B of it the rank of each id" in text

@@ -68,7 +68,7 @@ def test_a_mixed_run_is_told_to_show_too_little(tmp_path):
 
 def test_on_the_command_line_it_is_shown_saved_drawn_and_trained(ratings_run, tmp_path, capsys):
     saved, drawn = tmp_path / "plan.json", tmp_path / "widths.png"
-    command = ["plan", "--spectrum-from", str(ratings_run), "--budget", "3k", "--save", str(saved)]
+    command = ["plan", "--widths-from", str(ratings_run), "--budget", "3k", "--save", str(saved)]
     assert run([*command, "--plot", str(drawn)]) == 0
     printed = capsys.readouterr().out
     assert "power law  spectrum" in " ".join(printed.split(" ")).replace("    ", "  ")
@@ -90,10 +90,10 @@ def test_on_the_command_line_it_is_shown_saved_drawn_and_trained(ratings_run, tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan", "--spectrum-from", "RUN"], "--spectrum-from takes --budget"),
-        (["plan", "--spectrum-from", "RUN", "--budget", "9k", "--bits", "8"], "--spectrum-from takes"),
-        (["plan", "--spectrum-from", "RUN", "--budget", "9"], "the smallest feasible budget"),
-        (["plan", "--spectrum-from", "/nowhere", "--budget", "9k"], "/nowhere/config.toml"),
+        (["plan", "--widths-from", "RUN"], "--widths-from takes --budget"),
+        (["plan", "--widths-from", "RUN", "--budget", "9k", "--bits", "8"], "--widths-from takes"),
+        (["plan", "--widths-from", "RUN", "--budget", "9"], "the smallest feasible budget"),
+        (["plan", "--widths-from", "/nowhere", "--budget", "9k"], "/nowhere/config.toml"),
         (["train", "--data", "DATA", "--plan", "PLAN", "--budget", "9k"], "give plan or budget"),
         (["train", "--data", "DATA", "--plan", "/nowhere"], "/nowhere: No such file"),
         (["train", "--data", "CLICKS", "--plan", "PLAN"], "has other features than the plan"),

@@ -61,7 +61,7 @@ def compress(
             out,
             budget=budget,
             bits=bits,
-            bands=parse_bands(bands) or 1,  # type: ignore[arg-type]  # checked there
+            bands=parse_bands(bands) or 1,
             by_loss=by_loss,
             data=data,
             overwrite=overwrite,

@@ -44,7 +44,7 @@ PLAN_EXAMPLES = """Examples:
 - `mixdim plan --plan-from ml-1m --bands octaves --min-dim 0 --temperature 0.5 --base-dim 8 --budget 9kB`
 - `mixdim plan --plan-from ml-1m --method cut --base-dim 8 --budget 64kB`
 - `mixdim plan --plan-from ml-1m --method mixed --bits 8 --base-dim 8 --budget 64kB`
-- `mixdim plan --spectrum-from run --budget 2^15 --save plan.json`
+- `mixdim plan --widths-from run --budget 2^15 --save plan.json`
 """
 
 
@@ -91,7 +91,7 @@ def plan(
     plan_from: Annotated[
         Path | None, typer.Option(help=f"A prepared folder, or a file of features or counts: {FORMS}.")
     ] = None,
-    spectrum_from: Annotated[
+    widths_from: Annotated[
         Path | None,
         typer.Option(help="A trained run: widths from what its tables use, beside the power law."),
     ] = None,
@@ -131,10 +131,10 @@ def plan(
     """Plan the width of every feature.
 
     Give two of --temperature, --base-dim and --budget; the third is solved. Given all three, --base-dim
-    bounds the widths, and their scale is solved. With --spectrum-from, give --budget; --save keeps the
+    bounds the widths, and their scale is solved. With --widths-from, give --budget; --save keeps the
     plan from the spectrum, and `mixdim train --plan` trains it.
     """
-    if spectrum_from is not None:
+    if widths_from is not None:
         if (
             cardinalities
             or plan_from
@@ -144,13 +144,11 @@ def plan(
             or bits != 32
             or not budget
         ):
-            raise ValueError(
-                "--spectrum-from takes --budget, --temperature, --bands and --rounding only"
-            )
+            raise ValueError("--widths-from takes --budget, --temperature, --bands and --rounding only")
         from mixdim.runs.spectrum import plans_from_run  # it reads data with polars
 
         found = plans_from_run(
-            spectrum_from,
+            widths_from,
             budget=budget,
             temperature=temperature,
             bands=parse_bands(bands),
@@ -249,7 +247,7 @@ def version() -> None:
 
 def _features(cardinalities: str | None, plan_from: Path | None) -> FeatureList:
     if (cardinalities is None) == (plan_from is None):
-        raise ValueError("give either --cardinalities or --plan-from, or --spectrum-from")
+        raise ValueError("give either --cardinalities or --plan-from, or --widths-from")
     if plan_from is not None and plan_from.is_dir():
         from mixdim.data import Dataset  # it reads counts with polars, which is an extra
 

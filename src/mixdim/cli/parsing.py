@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from mixdim.planning.from_counts import OCTAVES
+from mixdim.planning.bands import OCTAVES
 
 Number = TypeVar("Number", int, float)
 

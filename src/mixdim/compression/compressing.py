@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from mixdim._util.arguments import WrongTypeError, nonnegative_vector, whole_number
 from mixdim.compression.at_work import alone_with, unused
-from mixdim.compression.choosing import choose
 from mixdim.compression.model_tables import (
     ModelTable,
     by_any_name,
@@ -33,9 +32,14 @@ from mixdim.compression.stand_ins import (
     CompressedEmbeddingBag,
     stand_in_for,
 )
-from mixdim.compression.subject import Subject
-from mixdim.compression.table import CompressedTable
+from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.idmap import IdMap
+from mixdim.layer.rank_code import rank_code_nbytes
+from mixdim.layer.replan import replan
 from mixdim.planning.budget import BudgetTooSmallError, parse_bytes
+from mixdim.planning.from_tables import choose
+from mixdim.planning.table_options import Choice
+from mixdim.planning.trained_table import TrainedTable
 from mixdim.storages.rows import check_bits
 
 SHARE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*")
@@ -48,7 +52,7 @@ class Made(NamedTuple):
 
     table: ModelTable
     stand_in: CompressedEmbedding | CompressedEmbeddingBag
-    kept: float
+    kept_energy: float
 
 
 @torch.inference_mode(False)  # what is made there could never be trained
@@ -90,7 +94,8 @@ def compress(
     (64000, True, torch.Size([1, 1]))
     """
     check_movable(optimizers)
-    options = {"bands": bands, "min_dim": min_dim, "bits": None if check_bits(bits) == 32 else bits}
+    min_dim = whole_number(min_dim, "min_dim", at_least=0)
+    options = {"bands": bands, "min_dim": min_dim, "bits": check_bits(bits)}
     tables_of(model)  # refuses what is no model, before it is remembered as one
     with alone_with(model):
         outcomes, gone, found = _compress(model, stats, budget, fields, optimizers, options)
@@ -121,8 +126,8 @@ def _compress(
         raise ValueError(f"no table of the model can be compressed: {listed}")
     metrics = stats.metrics if isinstance(stats, Observed) else {}
     with unused(wanted):
-        subjects = [
-            Subject(
+        trained = [
+            TrainedTable(
                 table.name,
                 table.module.weight.detach(),
                 counts[table.name],
@@ -132,7 +137,7 @@ def _compress(
             )
             for table in wanted
         ]
-        made = _make(wanted, subjects, _share(budget, tables, wanted), options)
+        made = _make(wanted, trained, _share(budget, tables, wanted), options)
     outcomes = tuple(_outcome(table, made.get(table.name), refused) for table in tables)
     gone = Gone({one.table.name: one.table.module for one in made.values()})
     found = gone.found_in(model, moved=optimizers)
@@ -141,12 +146,19 @@ def _compress(
 
 
 def _make(
-    wanted: Sequence[ModelTable], subjects: Sequence[Subject], share: Share, options: dict[str, Any]
+    wanted: Sequence[ModelTable], trained: Sequence[TrainedTable], share: Share, options: dict[str, Any]
 ) -> dict[str, Made]:
     """Choose and fit a small table for each, where that is smaller."""
-    made = {}
+    made, widest = {}, max(own.width for own in trained)
     try:
-        chosen = choose(subjects, share.available, **options)
+        chosen = choose(
+            trained,
+            share.available,
+            bands=options["bands"],
+            dims=range(options["min_dim"], widest + 1),
+            bits=[options["bits"]],
+            id_map_bytes=rank_code_nbytes,
+        )
     except BudgetTooSmallError as error:
         if not share.kept or error.least is None:
             raise
@@ -155,13 +167,30 @@ def _make(
             f"budget of {share.asked:,} bytes is too small: the smallest for all tables is {least:,} "
             f"bytes, {share.kept:,} of them for those that stay as they are"
         ) from None
-    for table, subject, choice in zip(wanted, subjects, chosen, strict=True):
+    for table, own, choice in zip(wanted, trained, chosen, strict=True):
         if choice.nbytes < table.nbytes:
-            small = CompressedTable.fitted(subject, choice, sparse=table.module.sparse)
+            small = small_table(own, choice, sparse=table.module.sparse)
             small.requires_grad_(table.module.weight.requires_grad)
-            kept = 1 - choice.error / choice.energy if choice.energy else 1.0
-            made[table.name] = Made(table, stand_in_for(table.module, small), kept)
+            made[table.name] = Made(table, stand_in_for(table.module, small), choice.kept_energy)
     return made
+
+
+def small_table(trained: TrainedTable, choice: Choice, *, sparse: bool = False) -> MixedDimEmbedding:
+    """The layer that comes nearest to a trained table, stored as chosen; it takes the table's ids."""
+    ids = IdMap.identity(rows := {trained.name: trained.rows})
+    if choice.bands is not None:
+        ids = IdMap.packed(rows, {trained.name: choice.bands})
+    layer = replan(
+        trained.weight,
+        choice.plan,
+        counts=trained.row_probs,
+        metric=None if trained.metric is None else torch.from_numpy(trained.metric),
+        ids=ids,
+        padding_id=trained.padding_id,
+        sparse=sparse,
+    ).layer
+    assert isinstance(layer, MixedDimEmbedding)
+    return layer
 
 
 def _swap(model: nn.Module, made: Iterable[Made], optimizers: Sequence[Optimizer]) -> None:
@@ -184,8 +213,9 @@ def _outcome(table: ModelTable, made: Made | None, refused: Mapping[str, str]) -
     facts = (table.name, table.rows, table.width, table.nbytes)
     if made is None:
         return TableOutcome(*facts, table.nbytes, refused=refused.get(table.name, ROOM_ENOUGH))
-    small = made.stand_in.table
-    return TableOutcome(*facts, small.nbytes, plan=small.plan, energy=made.kept)
+    return TableOutcome(
+        *facts, made.stand_in.nbytes, plan=made.stand_in.plan, kept_energy=made.kept_energy
+    )
 
 
 def _counts(tables: list[ModelTable], stats: Any) -> dict[str, np.ndarray]:

@@ -37,7 +37,8 @@ class Plans(Mapping[str, Plan]):
 class TableOutcome:
     """What became of one table.
 
-    `energy` is the share that is kept of its squares by popularity; what fewer bits lose does not count.
+    `kept_energy` is the share that is kept of its squares by popularity; what fewer bits lose does not
+    count.
     """
 
     name: str
@@ -46,7 +47,7 @@ class TableOutcome:
     bytes_before: int
     bytes_after: int
     plan: Plan | None = None
-    energy: float | None = None
+    kept_energy: float | None = None
     refused: str | None = None
 
 
@@ -97,7 +98,7 @@ class Compression:
         return (self.bytes_before - kept) / (self.bytes_after - kept) if self.plan else 1.0
 
     def __str__(self) -> str:
-        lines = [["table", "rows", "width", "bytes", "now", "energy kept", "widths by popularity"]]
+        lines = [["table", "rows", "width", "bytes", "now", "kept energy", "widths by popularity"]]
         for table in self.tables[:MOST_LINES]:
             done = table.plan is not None
             lines.append([
@@ -106,7 +107,7 @@ class Compression:
                 str(table.width),
                 format_bytes(table.bytes_before),
                 format_bytes(table.bytes_after) if done else "as before",
-                "" if table.energy is None else f"{table.energy:.1%}",
+                "" if table.kept_energy is None else f"{table.kept_energy:.1%}",
                 " ".join(str(block.dim) for block in table.plan.blocks) if table.plan else "",
             ])  # fmt: skip
         others = len(self.tables) - MOST_LINES

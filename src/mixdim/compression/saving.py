@@ -21,10 +21,13 @@ from mixdim._util.files import write_atomically
 from mixdim.compression.at_work import alone_with
 from mixdim.compression.model_tables import ModelTable, put_in_place, tables_of
 from mixdim.compression.stand_ins import options_of, stand_in_for
-from mixdim.compression.table import CompressedTable
+from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.idmap import IdMap
+from mixdim.layer.mixed_tables import empty_layer
+from mixdim.layer.rank_code import RankCode
 from mixdim.planning.plan import Plan
 
-FORMAT, VERSION = "mixdim.compressed", 1
+FORMAT, VERSION = "mixdim.compressed", 2
 COMPARED = ("num_embeddings", "embedding_dim", "padding_idx", "mode", "include_last_offset")
 
 
@@ -101,14 +104,15 @@ def _check_has_values(model: nn.Module) -> None:
 
 def _described(table: ModelTable) -> dict[str, Any]:
     small = table.module.table
-    assert isinstance(small, CompressedTable)
+    assert isinstance(small, MixedDimEmbedding)
+    codes = [code.shape for code in small.ids.codes.values()]
     return {
         "names": list(table.names),
         "options": {
             name: value for name, value in options_of(table.module).items() if name != "training"
         },
         "plan": json.loads(small.plan.to_json()),
-        "codes": None if small.codes is None else small.codes.shape,
+        "codes": codes[0] if codes else None,
     }
 
 
@@ -136,9 +140,12 @@ def _rebuilt(
                 f"{path} has a table {name!r} with {option}={options.get(option)}, "
                 f"the model's has {mine.get(option)}"
             )
-    small = CompressedTable(
-        Plan.from_json(json.dumps(described["plan"])),
-        codes=described["codes"],
+    plan, codes = Plan.from_json(json.dumps(described["plan"])), described["codes"]
+    rows = {feature.name: feature.rows for feature in plan.features}
+    small = empty_layer(
+        MixedDimEmbedding,
+        plan,
+        ids=IdMap(rows, codes={} if codes is None else {next(iter(plan)): RankCode(codes)}),
         padding_id=module.padding_idx,
         sparse=module.sparse,
         dtype=module.weight.dtype,

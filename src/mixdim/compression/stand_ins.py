@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.compression.computed_weight import REFUSAL, ComputedWeight
-from mixdim.compression.table import CompressedTable
+from mixdim.kernels.ids import require_integers
+from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.paths import look_up_bags
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 
@@ -28,18 +30,22 @@ class _StandIn(nn.Module):
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
-    table: CompressedTable
+    table: MixedDimEmbedding
+    empty_weight: Tensor
 
-    def __init__(self, table: CompressedTable, **options: Any) -> None:
+    def __init__(self, table: MixedDimEmbedding, dtype: torch.dtype, **options: Any) -> None:
         nn.Module.__init__(self)  # not nn.Embedding's, which would make a full weight
         for name, value in options.items():
             setattr(self, name, value)
         self.table = table
+        # Moved and converted as a weight is: codes have types of their own.
+        empty = torch.empty(0, dtype=dtype, device=table.indices.features.device)
+        self.register_buffer("empty_weight", empty, persistent=False)
 
     @property
     def weight(self) -> Tensor:
         """The matrix that the table stands for: computed anew each time, differentiable, read only."""
-        return self.table.dense_weight().as_subclass(ComputedWeight)
+        return self.table.dense_weight().to(self.dtype).as_subclass(ComputedWeight)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight":
@@ -53,18 +59,18 @@ class _StandIn(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept, the places of ids included."""
+        """Bytes of all that is kept, the map of ids included."""
         return self.table.nbytes
 
     @property
     def device(self) -> torch.device:
         """Where the table is."""
-        return self.table.device
+        return self.empty_weight.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the vectors."""
-        return self.table.dtype
+        return self.empty_weight.dtype
 
     def reset_parameters(self) -> NoReturn:
         """Nothing is drawn anew: what was learned would be lost."""
@@ -86,7 +92,7 @@ class CompressedEmbedding(_StandIn, nn.Embedding):  # type: ignore[override]  # 
 
     def forward(self, input: Tensor) -> Tensor:
         """Look up ids of any shape: (...) -> (..., embedding_dim)."""
-        return self.table(input)
+        return self.table(input).to(self.dtype)
 
 
 class CompressedEmbeddingBag(_StandIn, nn.EmbeddingBag):  # type: ignore[override]  # weight is computed
@@ -120,17 +126,19 @@ class CompressedEmbeddingBag(_StandIn, nn.EmbeddingBag):  # type: ignore[overrid
             )
         elif not self.include_last_offset:
             offsets = torch.cat([offsets, offsets.new_tensor([len(input)])])
-        return self.table.bags(input.reshape(-1), offsets, per_sample_weights, mode=self.mode)
+        require_integers(input, "input")
+        found = look_up_bags(self.table, input.reshape(-1), offsets, per_sample_weights, self.mode)
+        return found.squeeze(1).to(self.dtype)
 
 
 def stand_in_for(
-    module: nn.Embedding | nn.EmbeddingBag, table: CompressedTable
+    module: nn.Embedding | nn.EmbeddingBag, table: MixedDimEmbedding
 ) -> CompressedEmbedding | CompressedEmbeddingBag:
     """What takes the place of a module, with its options, its mode and what others have set on it."""
     options = options_of(module)
     training = options.pop("training")
     kind = CompressedEmbeddingBag if isinstance(module, nn.EmbeddingBag) else CompressedEmbedding
-    stand_in = kind(table, **options).train(training)
+    stand_in = kind(table, module.weight.dtype, **options).train(training)
     for name, value in vars(module).items():
         if not hasattr(stand_in, name):
             setattr(stand_in, name, value)

@@ -15,6 +15,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,10 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from mixdim.distributed.quiet import quiet
 from mixdim.distributed.tables import BlockTable, tables_of
 from mixdim.layer.embedding import FeatureEmbeddings
+from mixdim.layer.fill import fill
+from mixdim.layer.layout import LaidBlock, Layout
 from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.sources import Same, Vectors
 from mixdim.planning.plan import Plan
 from mixdim.training.checkpoints import CheckpointError
 
@@ -126,7 +130,7 @@ def to_layer(path: str | Path, plan: Plan, **options: Any) -> FeatureEmbeddings:
     """
     path = placed(Path(path))
     read_state(path)
-    tables = tables_of(FeatureEmbeddings(plan, device="meta").layout, list(plan))
+    tables = tables_of(Layout.of(plan), list(plan))
     prefixes = {
         name.removeprefix("table/").rpartition(".")[0]
         for name in shapes_in(path)
@@ -165,11 +169,34 @@ def _fill_layer(path: Path, layer: MixedTables, tables: list[BlockTable], prefix
         if not name.startswith("table_")
     }
     read_into(path, own, alone=True)
-    parts = layer.tables()
+    by_feature: dict[int, dict[int, BlockTable]] = {}
     for table in tables:
+        first = layer.layout.of_feature[table.block.feature][0].start
+        by_feature.setdefault(table.block.feature, {})[table.block.start - first] = table
+    for feature, name in enumerate(layer.plan):
+        fill(layer, name, _StoredBlocks(path, prefix, layer, by_feature[feature]))
+
+
+@dataclass(frozen=True)
+class _StoredBlocks:
+    """The blocks of one feature in a checkpoint, one table read after the other; see `Source`."""
+
+    path: Path
+    prefix: str
+    layer: MixedTables
+    tables: Mapping[int, BlockTable]  # by the rank that each begins with
+
+    def same(self, block: LaidBlock, start: int) -> Same:
+        """The table as it was stored, and the lift, which the layer has already."""
+        table = self.tables[start]
         stored = torch.empty(table.layout.shape)
-        read_into(path, {f"table/{_dotted(prefix)}{table.name}": stored}, alone=True)
-        parts.of_block(table.block).parts(table.block)["table"].copy_(table.layout.take(stored))
+        read_into(self.path, {f"table/{_dotted(self.prefix)}{table.name}": stored}, alone=True)
+        parts = self.layer.tables().of_block(block).parts(block)
+        return Same({**parts, "table": table.layout.take(stored)})
+
+    def rows(self, block: LaidBlock, start: int) -> Vectors:
+        """Never asked for."""
+        raise AssertionError("blocks of a checkpoint are copied")
 
 
 def _dotted(prefix: str) -> str:

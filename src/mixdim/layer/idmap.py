@@ -53,7 +53,7 @@ class KernelIds(NamedTuple):
 class IdMap(nn.Module):
     """The way from the ids of all features of a layer to its rows; its state is saved with the layer.
 
-    Made with `identity`, `ordered` or `of_bands`. A layer sets `padding_id`, the id that stands for no
+    Made with `identity`, `ordered` or `packed`. A layer sets `padding_id`, the id that stands for no
     id, and `check_ids`, whether an id out of range raises an IndexError.
 
     >>> ids = IdMap.ordered({"user": 3, "item": 4}, {"item": [2, 0, 1, 3]})
@@ -89,7 +89,7 @@ class IdMap(nn.Module):
             self.order_starts[self.number_of(name)] = start
         held = list(ranks.values())
         self.register_buffer("rank_of_id", torch.cat(held) if held else None)
-        self.packed = nn.ModuleDict({str(self.number_of(name)): code for name, code in codes.items()})
+        self.codes = nn.ModuleDict({str(self.number_of(name)): code for name, code in codes.items()})
         self._places = self._on(torch.device("cpu"))
 
     @classmethod
@@ -115,10 +115,8 @@ class IdMap(nn.Module):
         return cls(rows, shuffled)
 
     @classmethod
-    def packed_from(
-        cls, rows: Mapping[str, int], bands: Mapping[str, Sequence[np.ndarray | int]]
-    ) -> Self:
-        """From the band of every id, whose ids ascend in each band: see `RankCode.of`."""
+    def packed(cls, rows: Mapping[str, int], bands: Mapping[str, Sequence[np.ndarray | int]]) -> Self:
+        """From the band of every id; in each band ids ascend. See `RankCode.of`."""
         return cls(rows, codes={name: RankCode.of(of_ids) for name, of_ids in bands.items()})
 
     @property
@@ -139,7 +137,7 @@ class IdMap(nn.Module):
 
     def is_identity(self, feature: int) -> bool:
         """Whether the ids of a feature are ranks already."""
-        return self.order_starts[feature] < 0 and str(feature) not in self.packed
+        return self.order_starts[feature] < 0 and str(feature) not in self.codes
 
     def forward(self, ids: Tensor, features: Tensor) -> Tensor:
         """Turn ids into rows of the layer, -1 for padding; `features` broadcasts with `ids`."""
@@ -159,7 +157,7 @@ class IdMap(nn.Module):
 
     def for_kernels(self, ids: Tensor, features: Callable[[], Tensor]) -> KernelIds:
         """Ids that kernels read as they are; of a packed map, ranks. `features` is as for `forward`."""
-        if not self.packed:
+        if not self.codes:
             return KernelIds(ids, self.padding_id, self.rank_of_id)
         of_ids = features()
         ids = self._checked(ids, of_ids)
@@ -174,7 +172,7 @@ class IdMap(nn.Module):
             start = self._on(features.device)[2][features]
             ordered = (start >= 0) & (ids >= 0)
             ids = torch.where(ordered, self.rank_of_id[torch.where(ordered, start + ids, 0)], ids)
-        for number, code in self.packed.items():
+        for number, code in self.codes.items():
             if len(self.feature_rows) == 1:
                 ranks = code(ids if self.padding_id is None else ids.clamp(min=0))
                 ids = ranks if self.padding_id is None else ranks.where(ids >= 0, ids)

@@ -156,6 +156,11 @@ class MixedTables(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all that it holds, the map of ids included."""
+        return sum(tensor.nbytes for tensor in self.state_dict().values())
+
+    @property
     def row_sparse_tables(self) -> list[nn.Parameter]:
         """The parameters that get row-sparse gradients: all tables if `sparse`, else none."""
         if not self.sparse:

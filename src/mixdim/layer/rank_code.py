@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from mixdim._util.arguments import whole_number
+from mixdim.planning.bands import MOST_BANDS
 
 WORD_BITS, WORDS_BITS = 6, 1
 WORD, WORDS = 1 << WORD_BITS, 1 << WORDS_BITS  # ids of a word, and words between two checkpoints
 CHUNK = WORD * WORDS
-MOST_BANDS = 64
 
 Shape = Sequence[tuple[int, int]]  # rows and bands of each field; of one band, ids are ranks already
 
@@ -185,7 +185,7 @@ class _Starts(NamedTuple):
     checkpoints: int = 0
 
 
-def rank_code_nbytes(rows: int, bands: int, *, of_rows: int) -> int:
+def rank_code_nbytes(rows: int, bands: int, of_rows: int) -> int:
     """Bytes of the ranks of a field, in a code of `of_rows` ids in all.
 
     >>> rank_code_nbytes(10**6, 8, of_rows=10**6) / 10**6

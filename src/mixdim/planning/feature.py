@@ -31,13 +31,13 @@ class Block:
 class Feature:
     """One categorical feature: its name, its rows, and its blocks from popular to rare.
 
-    `bands_asked` is larger than the number of blocks when the counts could not be cut that finely.
+    `requested_bands` is larger than the number of blocks when the counts could not be cut that finely.
     """
 
     name: str
     rows: int
     blocks: tuple[Block, ...]
-    bands_asked: int = 1
+    requested_bands: int = 1
 
 
 def check_feature(feature: Feature, base_dim: int) -> None:
@@ -46,7 +46,7 @@ def check_feature(feature: Feature, base_dim: int) -> None:
         raise WrongTypeError(f"a feature's name must be a non-empty string, got {feature.name!r}")
     of_feature = f"of feature {feature.name!r}"
     rows = whole_number(feature.rows, f"rows {of_feature}")
-    whole_number(feature.bands_asked, f"bands_asked {of_feature}")
+    whole_number(feature.requested_bands, f"requested_bands {of_feature}")
     if not feature.blocks:
         raise ValueError(f"feature {feature.name!r} has no blocks")
     for block in feature.blocks:

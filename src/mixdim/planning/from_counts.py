@@ -9,7 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from mixdim._util.arguments import nonnegative_vector, real_number, unit_interval, whole_number
-from mixdim.planning.blocking import Blocks, equal_mass_bands, octave_bands, whole_feature
+from mixdim.planning.bands import (
+    OCTAVES,
+    Bands,
+    Blocks,
+    equal_mass_bands,
+    octave_bands,
+    whole_feature,
+)
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.feature import Block, Feature
 from mixdim.planning.filling import filled_dims
@@ -25,9 +32,6 @@ from mixdim.planning.sizing import (
 )
 from mixdim.storages import Rows
 from mixdim.storages.rows import rows_cost
-
-OCTAVES = "octaves"
-Bands = int | str  # a number, or "octaves"
 
 
 class FloorWarning(UserWarning):
@@ -236,7 +240,7 @@ def assemble_plan(
         columns = (cut.block_starts, cut.block_sizes, block_dims[here], row_probs[here])
         rows = zip(*(column.tolist() for column in columns), strict=True)
         cut_into = tuple(Block(start, size, Rows(dim), prob) for start, size, dim, prob in rows)
-        features.append(Feature(name, int(cut.block_sizes.sum()), cut_into, cut.num_asked))
+        features.append(Feature(name, int(cut.block_sizes.sum()), cut_into, cut.num_requested))
         if cut.order is not None:
             orders.append((name, cut.order))
         done += cut.num_blocks

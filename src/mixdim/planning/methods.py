@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mixdim._util.arguments import whole_number
-from mixdim.planning.blocking import descending_order
+from mixdim.planning.bands import descending_order
 from mixdim.planning.budget import BudgetTooSmallError, parse_budget
 from mixdim.planning.feature import Block, Feature
 from mixdim.planning.from_counts import CountedFeatures, FloorWarning, plan

@@ -50,7 +50,7 @@ def to_document(plan: Plan, orders: Mapping[str, np.ndarray]) -> dict[str, Any]:
                     }
                     for block in feature.blocks
                 ],
-                "bands_asked": feature.bands_asked,
+                "requested_bands": feature.requested_bands,
             }
             for feature in plan.features
         ],
@@ -127,7 +127,7 @@ def _feature(entry: dict[str, Any]) -> Feature:
         Block(block["start"], block["size"], storage_from_json(block["storage"]), block["row_prob"])
         for block in _objects(entry, "blocks")
     )
-    return Feature(entry["name"], entry["rows"], blocks, entry["bands_asked"])
+    return Feature(entry["name"], entry["rows"], blocks, entry["requested_bands"])
 
 
 def _orders(

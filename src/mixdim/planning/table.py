@@ -74,10 +74,10 @@ def cost_lines(plan: Plan) -> list[str]:
 def notes(plan: Plan) -> list[str]:
     """What a reader of the plan should know and might not see in its table."""
     lines = [
-        f"note: {feature.name} has {len(feature.blocks)} of the {feature.bands_asked} bands asked: "
-        "single rows hold more than a band's share of the queries, or there are too few rows"
+        f"note: {feature.name} has {len(feature.blocks)} of the {feature.requested_bands} bands "
+        "requested: single rows hold more than a band's share of the queries, or there are too few rows"
         for feature in plan.features
-        if len(feature.blocks) < feature.bands_asked
+        if len(feature.blocks) < feature.requested_bands
     ]
     if plan.shuffled_orders:
         lines.append(

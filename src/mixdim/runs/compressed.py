@@ -21,14 +21,16 @@ from torch import nn
 from mixdim._util.files import follow_links, write_atomically
 from mixdim._util.locks import alone_at_work
 from mixdim._util.signals import signals_as_exceptions
-from mixdim.compression.choosing import Chosen, choose
 from mixdim.compression.compressing import share_of
-from mixdim.compression.cutting import Bands
-from mixdim.compression.subject import Subject
-from mixdim.compression.table import CompressedTable
 from mixdim.data import Dataset
+from mixdim.layer.fill import fill
+from mixdim.layer.sources import MatrixSource
+from mixdim.planning.bands import Bands
 from mixdim.planning.budget import parse_bytes
+from mixdim.planning.from_tables import choose
 from mixdim.planning.plan import Plan
+from mixdim.planning.table_options import Choice
+from mixdim.planning.trained_table import TrainedTable
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.embeddings import embedding_bytes, embedding_layers, served
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, is_run
@@ -148,19 +150,21 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
 
 def _choose(
     run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, bits: int, by_loss: bool
-) -> list[tuple[Subject, Chosen]]:
+) -> list[tuple[TrainedTable, Choice]]:
     """What was learned of each feature, and how to serve it."""
     tables, asked = tables_of(run.model), _asked(run, dataset)
     metrics = loss_metrics(run.model, dataset) if by_loss else {}
-    subjects = [
-        Subject(name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name))
+    trained = [
+        TrainedTable(
+            name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name)
+        )
         for name in run.plan
     ]
-    chosen = choose(subjects, num_bytes, bands=bands, bits=None if bits == 32 else bits)
-    assert all(choice.codes is None for choice in chosen)  # since ids are ranks
+    chosen = choose(trained, num_bytes, bands=bands, bits=[bits])
+    assert all(choice.bands is None for choice in chosen)  # since ids are ranks
     return [
-        (replace(subject, counts=asked[subject.name]), choice)
-        for subject, choice in zip(subjects, chosen, strict=True)
+        (replace(table, counts=asked[table.name]), choice)
+        for table, choice in zip(trained, chosen, strict=True)
     ]
 
 
@@ -168,7 +172,7 @@ def _fitted(
     run: OpenedRun,
     config: RunConfig,
     plan: Plan,
-    chosen: list[tuple[Subject, Chosen]],
+    chosen: list[tuple[TrainedTable, Choice]],
     dataset: Dataset,
 ) -> nn.Module:
     """The run's model with other tables, not quantized, and all else as it learned it."""
@@ -177,14 +181,13 @@ def _fitted(
     learned = run.model.state_dict()
     others = {name: learned[name] for name in model.state_dict() if name not in of_tables}
     model.load_state_dict(others, strict=False)
-    trained = [(subject, replace(choice, plan=choice.plan.trainable())) for subject, choice in chosen]
-    small = {s.name: CompressedTable.fitted(s, choice).embedding for s, choice in trained}
+    by_name = {table.name: table for table, _ in chosen}
     for layer in embedding_layers(model):
-        for name in layer.plan:
-            tables = small[name].tables()
-            parts = [tables.of_block(block).parts(block) for block in small[name].layout.blocks]
-            projections = [part.get("projection") for part in parts]
-            layer.load_blocks(name, [part["table"] for part in parts], projections)
+        for number, name in enumerate(layer.plan):
+            table = by_name[name]
+            counts = torch.from_numpy(table.row_probs)
+            source = MatrixSource(table.weight, layer.ids, number, counts)
+            fill(layer, name, source, None if table.metric is None else torch.from_numpy(table.metric))
     return model
 
 

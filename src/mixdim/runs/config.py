@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import tomli_w
 
-from mixdim.planning.from_counts import OCTAVES
+from mixdim.planning.bands import OCTAVES
 from mixdim.planning.methods import method_named
 from mixdim.runs.models import OPTIONS_OF_MODELS, model_named
 from mixdim.storages.rows import check_bits

@@ -11,8 +11,9 @@ from torch import nn
 
 from mixdim._util.text import align
 from mixdim.data import Dataset
-from mixdim.planning.from_counts import Bands, plan
-from mixdim.planning.from_spectra import nearest_temperature, spectral_plan, table_error
+from mixdim.planning.bands import Bands
+from mixdim.planning.from_counts import plan
+from mixdim.planning.from_tables import nearest_temperature, spectral_plan, table_error
 from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import Rounding
 from mixdim.planning.table import rule_in_words

@@ -104,11 +104,7 @@ class Rows(Storage):
     def cost(self, size: int, base_dim: int) -> Cost:
         """Parameters of a table and a projection; or the bytes of codes, scales and a projection."""
         cost = super().cost(size, base_dim)
-        if not self.is_quantized:
-            return cost
-        values = size * self.dim
-        coded = code_bytes(values, self.bits) + num_groups(values, self.bits) * SCALE_BYTES
-        return Cost(0, 0, held_bytes=coded + cost.projection * FLOAT_BYTES)
+        return _coded(cost, size * self.dim, self.bits) if self.is_quantized else cost
 
     def describe(self, size: int) -> str:
         """The width, and what becomes of rows without any: such as "4", "0, one row", "4 of 8 bits"."""
@@ -129,14 +125,29 @@ def check_bits(bits: Any) -> int:
     return bits
 
 
-def rows_cost(sizes: np.ndarray, dims: np.ndarray, base_dim: int) -> Any:
-    """The cost of each of many blocks of `Rows(dim)`, in float64: exact up to 2**53.
+def rows_cost(sizes: np.ndarray, dims: np.ndarray, base_dim: int, bits: int = 32) -> Any:
+    """The cost of each of many blocks of `Rows(dim, bits)`, in float64: exact up to 2**53.
+
+    A block of width 0 has 32 bits, whatever the others have.
 
     >>> rows_cost(np.array([1000, 1000]), np.array([4, 0]), base_dim=16).parameters.tolist()
     [4064.0, 16.0]
+    >>> rows_cost(np.array([1000, 1000]), np.array([4, 0]), base_dim=16, bits=8).held_bytes.tolist()
+    [4382.0, 0.0]
     """
     rows, widths = np.where(dims > 0, sizes, 1), np.where(dims > 0, dims, base_dim)
-    return stored_cost(rows.astype(np.float64), widths.astype(np.float64), base_dim)
+    cost = stored_cost(rows.astype(np.float64), widths.astype(np.float64), base_dim)
+    if bits == 32:
+        return cost
+    coded = _coded(cost, rows * widths.astype(np.float64), bits)
+    numbers: Any = [np.where(dims > 0, few, full) for few, full in zip(coded, cost, strict=True)]
+    return Cost(*numbers)
+
+
+def _coded(cost: Cost, values: Any, bits: int) -> Cost:
+    """What rows of that many numbers cost as codes, where `cost` is that in 32 bits; arrays too."""
+    coded = code_bytes(values, bits) + num_groups(values, bits) * SCALE_BYTES
+    return Cost(0, 0, held_bytes=coded + cost.projection * FLOAT_BYTES)
 
 
 def table_of(matrix: Tensor) -> FloatRows:

@@ -34,7 +34,7 @@ from mixdim.lab.theory.sampling import min_marginal_rate
 from mixdim.lab.theory.spectra import inverse_spectral_decay
 from mixdim.lab.theory.structure import split_blocks
 from mixdim.lab.theory.tensors import interaction_matrix
-from mixdim.planning.blocking import equal_mass_bands
+from mixdim.planning.bands import equal_mass_bands
 
 RANKS = np.array([[1, 2, 1], [2, 1, 3]])
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mixdim._util.arguments import unit_interval, whole_number
-from mixdim.planning.blocking import Blocks, equal_mass_bands, whole_feature
+from mixdim.planning.bands import Blocks, equal_mass_bands, whole_feature
 from mixdim.planning.from_counts import assemble_plan
 from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import power_law_dims, round_dims
@@ -70,7 +70,7 @@ def pooled_plan(
         numbers, starts = np.unique(bands_here, return_index=True)
         sizes = np.diff(np.append(starts, len(of_feature)))
         mass = np.add.reduceat(of_feature.astype(np.float64), starts)
-        blocks[name] = Blocks(sizes, mass / max(mass.sum(), 1.0), num_asked=bands)
+        blocks[name] = Blocks(sizes, mass / max(mass.sum(), 1.0), num_requested=bands)
         found.append(numbers)
     row_probs = np.concatenate([cut.row_probs for cut in blocks.values()])
     block_dims = dims[np.concatenate(found)]

@@ -1,4 +1,5 @@
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixdim import equal_mass_bands
-from mixdim.planning.blocking import octave_bands, whole_feature
+from mixdim.planning.bands import Pieces, candidate_cuts, octave_bands, whole_feature
 
 
 def bands_by_definition(counts, num_bands):
@@ -46,7 +47,7 @@ def test_octaves_have_a_band_for_each_power_of_two(counts):
     powers = [max(count, min(seen)).bit_length() for count in counts]
     expected = [powers.count(power) for power in sorted(set(powers), reverse=True)]
     assert bands.block_sizes.tolist() == expected
-    assert bands.num_asked == len(expected)
+    assert bands.num_requested == len(expected)
     if any(counts):
         masses = [
             sum(c for c, p in zip(counts, powers, strict=True) if p == power)
@@ -62,7 +63,7 @@ def test_no_row_is_lost_and_no_band_is_empty(counts, num_bands):
     assert (bands.block_sizes >= 1).all()
     assert bands.block_sizes.sum() == len(counts)
     assert bands.num_blocks <= min(num_bands, len(counts))
-    assert bands.num_asked == num_bands
+    assert bands.num_requested == num_bands
     assert bands.block_starts.tolist() == [0, *np.cumsum(bands.block_sizes)[:-1]]
     assert bands.block_probs.sum() == pytest.approx(1)
     assert (np.diff(bands.row_probs) <= 1e-12).all(), "later bands are never more popular"
@@ -72,33 +73,23 @@ def test_a_row_heavier_than_a_band_has_it_alone_and_the_result_says_so():
     bands = equal_mass_bands([1, 100, 1, 1], num_bands=4)
     assert bands.block_sizes.tolist() == [1, 3]
     assert bands.block_probs.tolist() == pytest.approx([100 / 103, 3 / 103])
-    assert str(bands) == "2 blocks (4 asked) of 1, 3 rows"
+    assert str(bands) == "2 blocks (4 requested) of 1, 3 rows"
 
 
-def test_unseen_rows_belong_to_the_last_band():
-    bands = equal_mass_bands([0, 5, 0, 5, 0], num_bands=2)
-    assert bands.order.tolist() == [1, 3, 0, 2, 4]
-    assert bands.block_sizes.tolist() == [1, 4]
-
-
-def test_fewer_rows_than_bands_gives_a_band_each():
-    assert equal_mass_bands([1, 1, 1], num_bands=10).block_sizes.tolist() == [1, 1, 1]
-
-
-def test_equal_counts_give_bands_of_nearly_equal_size_in_order_of_id():
-    bands = equal_mass_bands(np.full(10, 7), num_bands=3)
-    assert bands.block_sizes.tolist() == [4, 3, 3]
-    assert bands.order.tolist() == list(range(10))
-
-
-def test_without_any_queries_there_is_one_band():
-    bands = equal_mass_bands([0, 0, 0], num_bands=8)
-    assert bands.block_sizes.tolist() == [3]
-    assert bands.row_probs.tolist() == pytest.approx([1 / 3])
-
-
-def test_one_row_is_one_band():
-    assert equal_mass_bands([5], num_bands=8).block_sizes.tolist() == [1]
+@pytest.mark.parametrize(
+    ("counts", "num_bands", "order", "sizes"),
+    [
+        ([0, 5, 0, 5, 0], 2, [1, 3, 0, 2, 4], [1, 4]),  # unseen rows belong to the last band
+        ([1, 1, 1], 10, [0, 1, 2], [1, 1, 1]),  # fewer rows than bands
+        ([7] * 10, 3, list(range(10)), [4, 3, 3]),  # equal counts: nearly equal sizes, in order of id
+        ([0, 0, 0], 8, [0, 1, 2], [3]),  # nothing was queried
+        ([5], 8, [0], [1]),
+    ],
+)
+def test_bands_at_their_edges(counts, num_bands, order, sizes):
+    bands = equal_mass_bands(counts, num_bands)
+    assert (bands.order.tolist(), bands.block_sizes.tolist()) == (order, sizes)
+    assert sum(bands.row_probs * sizes) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -131,3 +122,38 @@ def test_a_whole_feature_is_one_block_without_an_order():
 def test_bad_counts_and_bands_are_refused(counts, num_bands, message):
     with pytest.raises(ValueError, match=message):
         equal_mass_bands(counts, num_bands)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3, 8, "octaves"])
+def test_every_candidate_cut_is_of_ranges_of_popularity(bands):
+    counts = np.array([0, 5, 900, 3, 3, 0, 70, 1, 1, 8])
+    pieces = candidate_cuts(counts, bands)
+    assert len(set(pieces.cuts)) == len(pieces.cuts)
+    assert pieces.cuts[0] == (0,)
+    for number, ids in enumerate(pieces.ids()):
+        assert ids.tolist() == np.flatnonzero(pieces.of_id == number).tolist()
+    for cut in pieces.cuts:
+        band = pieces.band_of_id(cut)
+        assert pieces.needs_map(cut) == (len(cut) > 1)
+        assert len(set(band)) == len(cut) <= (10 if bands == "octaves" else bands)
+        assert all(counts[band == a].min() >= counts[band == a + 1].max() for a in range(len(cut) - 1))
+    if bands == "octaves":
+        assert pieces.band_of_id(pieces.cuts[-1]).tolist() == [6, 3, 0, 4, 4, 6, 1, 5, 5, 2]
+
+
+def test_cuts_of_ids_in_order_of_popularity_need_no_map():
+    pieces = candidate_cuts(np.array([900, 70, 70, 3, 0]), 4)
+    assert len(pieces.cuts) > 1
+    assert not any(pieces.needs_map(cut) for cut in pieces.cuts)
+
+
+def test_blocks_are_one_way_to_cut_with_any_number_of_bands():
+    counts = np.random.default_rng(0).permutation(np.arange(1, 601))
+    blocks = equal_mass_bands(counts, num_bands=400)
+    pieces = Pieces.of_blocks(blocks)
+    assert blocks.num_blocks > 256
+    edges = [*blocks.block_starts, len(counts)]
+    for (start, end), ids in zip(pairwise(edges), pieces.ids(), strict=True):
+        assert ids.tolist() == sorted(blocks.order[start:end])
+    assert pieces.band_of_id(pieces.cuts[0]).tolist() == pieces.of_id.tolist()
+    assert Pieces.of_blocks(whole_feature(3)).ids()[0].tolist() == [0, 1, 2]
