@@ -141,7 +141,27 @@ def test_the_core_needs_torch_numpy_and_safetensors_only():
 WORDS = {
     r"^\s*(import onnx\b|from onnx\b)": "serving",
     r"isinstance\(.*\b(storage|Storage|Rows|Hashed|QuotientRemainder|Robe)\b": "storages",
+    r"\bis_cpu\b": "kernels",
+    r"\bavailable\(\)|\bCOMPILED\b": "kernels",
 }
+# Here a function may import what others import at the top: commands import what they need when they run,
+# and TorchRec, which is installed on its own, is behind `distributed`.
+MAY_IMPORT_LATE = {"cli", "__main__"}
+
+
+def test_no_import_in_a_function_breaks_a_cycle():
+    wrong = []
+    for path in FILES:
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef) or room_of(module_of(path)) in MAY_IMPORT_LATE:
+                continue
+            found = [node for node in ast.walk(function) if isinstance(node, ast.ImportFrom)]
+            wrong += [
+                (module_of(path), node.module)
+                for node in found
+                if node.module.startswith("mixdim") and not node.module.startswith("mixdim.distributed")
+            ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("word", WORDS)

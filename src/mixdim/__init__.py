@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from mixdim.layer.scores import dot_scores
     from mixdim.optim import SparseAMSGrad, clip_grad_norm_
     from mixdim.planning.bands import equal_mass_bands
+    from mixdim.planning.feature import UnknownFeatureError
     from mixdim.planning.from_counts import FloorWarning, plan
     from mixdim.planning.from_tables import spectral_plan
-    from mixdim.planning.plan import Plan, UnknownFeatureError
+    from mixdim.planning.plan import Plan
     from mixdim.planning.sizing import power_law_dims
     from mixdim.serving.exporting import export
     from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
@@ -57,7 +58,7 @@ else:  # a type checker would take any name for one that is there
             "Robe": "storages",
             "Rows": "storages",
             "SparseAMSGrad": "optim",
-            "UnknownFeatureError": "planning.plan",
+            "UnknownFeatureError": "planning.feature",
             "clip_grad_norm_": "optim",
             "compress": "compression.compressing",
             "dot_interaction": "layer.interaction",

@@ -91,7 +91,7 @@ def test_features_share_one_budget_by_what_their_tables_use_and_how_often():
 def test_a_layer_built_from_the_plan_costs_what_it_says():
     tables = random_tables(2, sizes=(30, 8), width=8)
     plan = spectral_plan(tables, budget="1.2kB", counts=random_counts(2, tables), bands={"f0": 3})
-    layer = FeatureEmbeddings(plan, order=plan.orders)
+    layer = FeatureEmbeddings(plan, ids=plan.orders)
     assert layer.num_parameters == plan.num_parameters <= 300
     assert Plan.from_json(plan.to_json()) == plan
 

@@ -229,7 +229,7 @@ def doctor() -> None:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
-        "kernels": ("in use: " if kernels.available() else "not in use: ") + kernels.reason(),
+        "kernels": kernels.status(),
         "interaction": forced_form()
         or "fused or split, by plan and batch size: "
         "FeatureEmbeddings.interaction_form(batch_size) says which",

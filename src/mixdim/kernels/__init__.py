@@ -26,6 +26,11 @@ def exporting() -> bool:
     return torch.compiler.is_exporting() or tracing()
 
 
+def status() -> str:
+    """Whether the compiled kernels are in use, and which or why not."""
+    return ("in use: " if available() else "not in use: ") + reason()
+
+
 def reason() -> str:
     """A sentence that says which kernels are in use, or why none are."""
     return f"switched off by {SWITCH}" if switched_off() else LOADED.reason

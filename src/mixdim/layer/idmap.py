@@ -19,7 +19,7 @@ from mixdim._util.arguments import whole_number
 from mixdim.kernels.ids import SEPARATOR, check_ids, require_integers
 from mixdim.layer.bags import Bags
 from mixdim.layer.rank_code import RankCode
-from mixdim.planning.plan import UnknownFeatureError
+from mixdim.planning.feature import UnknownFeatureError
 
 
 @torch.library.custom_op("mixdim::checked_ids", mutates_args=())

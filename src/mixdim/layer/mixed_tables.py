@@ -308,12 +308,6 @@ class MixedTables(nn.Module):
         lengths, batch = offsets.diff(), max((len(offsets) - 1) // self.num_features, 1)
         return features.repeat_interleave(batch).repeat_interleave(lengths, output_size=len(ids))
 
-    def lift_rows(self) -> Tensor:
-        """The projections of all blocks one below the other; the identity for a block of full width."""
-        eye = torch.eye(self.base_dim, device=self._device, dtype=self._first_table.dtype)
-        widths = [(b.lift_row, b.storage.width(self.base_dim)) for b in self.layout.blocks]
-        return torch.cat([eye if at < 0 else self.lift[at : at + width] for at, width in widths])
-
     def _ranks(self, feature: int) -> Tensor:
         """The rank of every id of a feature, beside the tables."""
         return self.ids.ranks_of(feature).to(self._device)

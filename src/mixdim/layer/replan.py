@@ -18,7 +18,8 @@ from mixdim.layer.given import finite_numbers
 from mixdim.layer.mixed_tables import MixedTables, empty_layer
 from mixdim.layer.sources import LayerSource, MatrixSource, Source
 from mixdim.layer.transfer import Transfer
-from mixdim.planning.plan import Plan, UnknownFeatureError
+from mixdim.planning.feature import UnknownFeatureError
+from mixdim.planning.plan import Plan
 
 
 class Replanned(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from mixdim.kernels.backend import ScoresCall, dispatch
@@ -50,13 +51,20 @@ def _by_kernels(users: nn.Module, user_ids: Tensor, items: nn.Module, item_ids: 
         # Rows and columns of all blocks' projections; a block of full width stands for the identity. In
         # float64: PyTorch adds up in an order that depends on the number of threads.
         _require_one_width(users.base_dim, items.base_dim)
-        return (users.lift_rows().double() @ items.lift_rows().double().t()).float()
+        return (_lift_rows(users).double() @ _lift_rows(items).double().t()).float()
 
     def ask() -> tuple[Lookup, Lookup]:
         of_users = users.kernel_lookup(user_view, user_ids[:, None])
         return of_users, items.kernel_lookup(item_view, item_ids[:, None])
 
     return dispatch("scores", ScoresCall(ask, gram))
+
+
+def _lift_rows(table: MixedDimEmbedding) -> Tensor:
+    """The projections of all blocks one below the other; the identity for a block of full width."""
+    places = [(b.lift_row, b.storage.width(table.base_dim)) for b in table.layout.blocks]
+    eye = torch.eye(table.base_dim, device=table.indices.features.device)
+    return torch.cat([eye if at < 0 else table.lift[at : at + width] for at, width in places])
 
 
 def _require_one_width(of_users: int, of_items: int) -> None:

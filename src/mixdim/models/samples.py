@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixdim.kernels import exporting
-from mixdim.planning.plan import UnknownFeatureError
+from mixdim.planning.feature import UnknownFeatureError
 
 
 class Samples(Protocol):

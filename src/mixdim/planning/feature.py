@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from mixdim._util.arguments import WrongTypeError, real_number, whole_number
 from mixdim.storages import Storage, check_storage
+
+
+class UnknownFeatureError(KeyError, ValueError):
+    """A feature name that the plan does not have, as a key or in an argument."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would print the message in quotes
+
+    @classmethod
+    def among(cls, name: object, known: Iterable[str]) -> UnknownFeatureError:
+        """Name the unknown feature and those that there are."""
+        return cls(f"unknown feature {name!r}; the features are {', '.join(known)}")
 
 
 @dataclass(frozen=True)

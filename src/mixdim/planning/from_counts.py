@@ -18,9 +18,9 @@ from mixdim.planning.bands import (
     whole_feature,
 )
 from mixdim.planning.budget import parse_budget
-from mixdim.planning.feature import Block, Feature
+from mixdim.planning.feature import Block, Feature, UnknownFeatureError
 from mixdim.planning.filling import filled_dims
-from mixdim.planning.plan import Plan, UnknownFeatureError, id_map_bytes, is_shuffled
+from mixdim.planning.plan import Plan, id_map_bytes, is_shuffled
 from mixdim.planning.scaling import scaled_dims
 from mixdim.planning.sizing import (
     RoundingOrFill,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixdim._util.arguments import WrongTypeError, unit_interval, whole_number
-from mixdim.planning.feature import Block, Feature, check_feature
+from mixdim._util.arguments import whole_number
+from mixdim.planning.feature import Block, Feature, UnknownFeatureError
 from mixdim.planning.folding import folded
+from mixdim.planning.plan_checks import check_plan
 from mixdim.planning.plan_file import load_document, save_document
 from mixdim.planning.plan_json import Parts, parse, parts_of, to_document, write
 from mixdim.planning.table import plan_table
@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
 # Copies of every parameter that an optimizer keeps beside it. Gradients come on top.
 OPTIMIZER_STATE = {None: 0, "sgd": 0, "adagrad": 1, "adam": 2, "amsgrad": 3}
-
-
-class UnknownFeatureError(KeyError, ValueError):
-    """A feature name that the plan does not have, as a key or in an argument."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would print the message in quotes
-
-    @classmethod
-    def among(cls, name: object, known: Iterable[str]) -> UnknownFeatureError:
-        """Name the unknown feature and those that there are."""
-        return cls(f"unknown feature {name!r}; the features are {', '.join(known)}")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -57,7 +45,7 @@ class Plan:
     named_orders: tuple[tuple[str, np.ndarray], ...] = field(default=())
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_plan(self)
         object.__setattr__(self, "made_by", dict(self.made_by))
 
     def __eq__(self, other: object) -> bool:
@@ -345,39 +333,3 @@ def id_map_bytes(orders: Iterable[np.ndarray]) -> int:
     """Bytes that a layer holds for orders that are not in order of popularity: a rank for each id."""
     rows = [len(order) for order in orders]
     return sum(rows) * (4 if max(rows, default=0) < 2**31 else 8)
-
-
-def _check_rule(made_by: Any) -> None:
-    """Refuse what does not name a rule, and arguments that JSON cannot hold or that are missing."""
-    if not isinstance(made_by, Mapping) or not isinstance(made_by.get("rule"), str):
-        raise WrongTypeError(f'made_by must be a mapping with a "rule", got {made_by!r}')
-    try:
-        json.dumps(dict(made_by), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"made_by must be values of JSON: {error}") from None
-    if made_by["rule"] == "power_law" or made_by.get("temperature") is not None:
-        unit_interval(made_by.get("temperature"), "temperature")
-    if made_by["rule"] in ("by_hand", "quantized", "folded") and "was" in made_by:
-        _check_rule(made_by["was"])
-
-
-def _check(plan: Plan) -> None:
-    """Refuse a plan that no layer can be built from."""
-    base_dim = whole_number(plan.base_dim, "base_dim")
-    _check_rule(plan.made_by)
-    if not plan.features:
-        raise ValueError("a plan needs at least one feature")
-    seen: set[str] = set()
-    for feature in plan.features:
-        check_feature(feature, base_dim)
-        if feature.name in seen:
-            raise ValueError(f"feature {feature.name!r} is there twice")
-        seen.add(feature.name)
-    rows = {feature.name: feature.rows for feature in plan.features}
-    for name, order in plan.named_orders:
-        if name not in rows:
-            raise UnknownFeatureError.among(name, rows)
-        if order.shape != (rows[name],):
-            raise ValueError(
-                f"the order of feature {name!r} must list its {rows[name]} ids, got {len(order)}"
-            )
