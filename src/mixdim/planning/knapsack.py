@@ -142,7 +142,7 @@ def best_cuts(
         least = sum(_least(of_field[cut]) for of_field, cut in zip(fields, cuts, strict=True))
         if cuts != best.cuts and least <= budget:
             tried = _with_options(fields, cuts, budget, bounding.bound, relative_gap)
-            best = min(best, tried, key=lambda solution: solution.error)
+            best = tried if tried.error < best.error * (1 - SAME) else best
     return best
 
 
@@ -190,11 +190,13 @@ class _Stacked:
 
     def chosen(self, at: _AtPrice) -> list[int]:
         """The cut that each field takes at a price; of those alike in total the cheapest, or first."""
-        both = zip(self.by_field(at.of_cuts), self.by_field(at.costs), strict=True)
-        return [
-            int(np.where(totals <= totals.min() * (1 + SAME), costs, np.inf).argmin())
-            for totals, costs in both
-        ]
+        chosen = []
+        for totals, costs in zip(self.by_field(at.of_cuts), self.by_field(at.costs), strict=True):
+            cheapest = costs[totals <= totals.min() * (1 + SAME)].min()
+            # The price ends where that begins to hold: of cuts that are alike, for some of them only.
+            alike = (totals <= totals.min() * (1 + 2 * SAME)) & (costs <= cheapest)
+            chosen.append(int(alike.argmax()))
+        return chosen
 
     def lowest_price(self, budget: float) -> tuple[_AtPrice, _AtPrice]:
         """What is taken at the lowest price that keeps the budget, and at the price of best bound."""
