@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import IO, NamedTuple
 
@@ -30,11 +33,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import mixdim
-from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
+import mixdim.data
 from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
+from mixdim.training import preset
+
+try:
+    from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
+except ModuleNotFoundError:  # the other checkout may be from before lab/
+    from mixdim.data.planted import CRITEO_KAGGLE_ROWS  # type: ignore[import-not-found, no-redef]
 
 RATINGS = {"user": 280_000, "item": 58_000}
 NUM_BATCHES, WARM_UP = 8, 3
+DATA = "MIXDIM_VERSIONS_DATA"  # where the data for "train" is
 Step = Callable[[Tensor], object]
 
 
@@ -49,8 +59,8 @@ def make_ids(rows: dict[str, int], batch_size: int) -> list[Tensor]:
     return [torch.stack([column(n) for n in rows.values()], 1) for _ in range(NUM_BATCHES)]
 
 
-def criteo_layer() -> mixdim.FeatureEmbeddings:
-    plan = mixdim.plan(CRITEO_KAGGLE_ROWS, temperature=0.3, base_dim=32)
+def criteo_layer(base_dim: int = 32, temperature: float = 0.3) -> mixdim.FeatureEmbeddings:
+    plan = mixdim.plan(CRITEO_KAGGLE_ROWS, temperature=temperature, base_dim=base_dim)
     return mixdim.FeatureEmbeddings(plan, sparse=True)
 
 
@@ -90,8 +100,8 @@ def plain_layer() -> tuple[Step, list[Tensor]]:
     return step, make_ids(CRITEO_KAGGLE_ROWS, 4096)
 
 
-def dlrm_step() -> tuple[Step, list[Tensor]]:
-    model = DLRM(criteo_layer(), num_dense=13)
+def dlrm_step(base_dim: int, temperature: float) -> tuple[Step, list[Tensor]]:
+    model = DLRM(criteo_layer(base_dim, temperature), num_dense=13)
     optimizer = mixdim.SparseAMSGrad(model.parameters())
     dense, clicks = torch.randn(4096, 13), (torch.rand(4096) < 0.3).float()
 
@@ -102,6 +112,19 @@ def dlrm_step() -> tuple[Step, list[Tensor]]:
         optimizer.zero_grad()
 
     return step, make_ids(CRITEO_KAGGLE_ROWS, 4096)
+
+
+def train_step() -> tuple[Step, list[Tensor]]:
+    """An epoch of `mixdim.fit` of a small DLRM, on data that both checkouts read."""
+    dataset = mixdim.data.open(os.environ[DATA])
+    options = replace(preset("paper-ctr"), batch_size=2048, evaluations_per_epoch=1)
+    plan = mixdim.plan(dataset, temperature=0.3, base_dim=32)
+
+    def step(_: Tensor) -> None:
+        layer = mixdim.FeatureEmbeddings(plan, sparse=True)
+        mixdim.fit(DLRM(layer, num_dense=13, bottom=(64,), top=(64,)), dataset, options=options)
+
+    return step, [torch.zeros(0)] * NUM_BATCHES
 
 
 def rating_tables(temperature: float, base_dim: int) -> list[mixdim.MixedDimEmbedding]:
@@ -153,7 +176,10 @@ STEPS: dict[str, Callable[[], tuple[Step, list[Tensor]]]] = {
     "layer": layer_step,
     "one-sample": one_sample,
     "plain": plain_layer,
-    "dlrm": dlrm_step,
+    "dlrm": partial(dlrm_step, 32, 0.3),
+    "dlrm-128": partial(dlrm_step, 128, 0.3),
+    "dlrm-578": partial(dlrm_step, 578, 0.4),
+    "train": train_step,
     "mf": mf_step,
     "ncf-64": partial(ncf_step, 64),
     "ncf-256": partial(ncf_step, 256),
@@ -173,7 +199,8 @@ def work(name: str, clock: Callable[[], float]) -> None:
     for number, _ in enumerate(sys.stdin):
         start = clock()
         step(batches[number % NUM_BATCHES])
-        print(clock() - start, flush=True)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(clock() - start, peak, flush=True)
 
 
 def ask(worker: subprocess.Popen[str]) -> str:
@@ -218,17 +245,21 @@ def compare(name: str, versions: Sequence[Version], rounds: int, *, cpu: bool) -
             if worker.stdout.readline() != "ready\n":
                 raise SystemExit(f"the process of the {version.name} version did not start: see above")
         seconds: dict[str, list[float]] = {version.name: [] for version in versions}
+        peaks: dict[str, str] = {}
         for number in range(rounds):
             turns = list(workers.items())
             for turn, worker in turns if number % 2 else reversed(turns):
-                seconds[turn].append(float(ask(worker)))
+                taken, peak = ask(worker).split()
+                seconds[turn].append(float(taken))
+                peaks[turn] = f"{float(peak):.0f}"
     finally:
         for worker in workers.values():
             worker.kill()
     ratios = [this / other for this, other in zip(seconds["this"], seconds["other"], strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     medians = [f"{1e3 * statistics.median(times):.2f}" for times in seconds.values()]
-    return [name, *medians, f"{statistics.median(ratios):.3f}", f"{low:.3f}-{high:.3f}"]
+    ratio = f"{statistics.median(ratios):.3f}"
+    return [name, *medians, ratio, f"{low:.3f}-{high:.3f}", peaks["this"], peaks["other"]]
 
 
 def main() -> None:
@@ -260,9 +291,32 @@ def main() -> None:
         Version("this", Path(__file__).parents[1], options.kernels),
         Version("other", options.other, options.other_kernels),
     ]
-    print(" | ".join(["step", "this, ms", "other, ms", "this / other", "quartiles"]))
-    for name in options.steps.split(","):
-        print(" | ".join(compare(name, versions, options.rounds, cpu=options.cpu)), flush=True)
+    heads = [
+        "step",
+        "this, ms",
+        "other, ms",
+        "this / other",
+        "quartiles",
+        "this, peak MB",
+        "other, peak MB",
+    ]
+    print(" | ".join(heads))
+    with TemporaryDirectory() as folder:
+        os.environ[DATA] = f"{folder}/clicks"
+        if "train" in options.steps.split(","):
+            command = [
+                "generate",
+                "criteo-like",
+                "--rows",
+                "60000",
+                "--scale",
+                "0.05",
+                "--out",
+                os.environ[DATA],
+            ]
+            subprocess.run([sys.executable, "-m", "mixdim", *command], check=True, capture_output=True)
+        for name in options.steps.split(","):
+            print(" | ".join(compare(name, versions, options.rounds, cpu=options.cpu)), flush=True)
 
 
 if __name__ == "__main__":

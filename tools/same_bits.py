@@ -37,7 +37,12 @@ import numpy as np
 from same_bits_cases import CASES, write_raw_files
 
 # Differences that are right: "case: quantity" with * and ?, and the reason that the report gives.
-DECLARED: dict[str, str] = {}
+DECLARED: dict[str, str] = {
+    # Against commits before the layout had one lift: the norm adds up another number of tensors.
+    "layers*: clipping": "one lift in the place of a projection a width",
+    # Against commits before replan: sums over rows are of chunks.
+    "fits: fit_dense": "rows are fitted a chunk at a time",
+}
 
 TOOLS = Path(__file__).parent
 MOST_CASES = 5  # of a process: so that several share the work

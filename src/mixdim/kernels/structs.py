@@ -65,8 +65,10 @@ class KernelLayout:
         lengths, widths = np.zeros((2, int(self.number.max()) + 1), np.int64)
         widths[self.number] = self.width
         self.widths: list[int] = widths.tolist()
-        self.table_bits = np.full(len(widths), 32)
-        self.table_bits[self.number] = self.bits
+        bits = np.full(len(widths), 32)
+        bits[self.number] = self.bits
+        self.table_bits: list[int] = bits.tolist()
+        self._is_lifted = lifted.astype(np.int64)
         # In rows, or of codes in bytes.
         ends = np.where(coded, self.first_row + self.rows * self.width, self.first_row + self.rows)
         np.maximum.at(lengths, self.number, np.where(coded, (ends * self.bits + 7) // 8, ends))
@@ -84,29 +86,29 @@ class KernelLayout:
         self, tables: Sequence[Tensor], scales: Sequence[Tensor | None], lift: Tensor | None
     ) -> np.ndarray:
         """The structs of the blocks, of tensors that have the shapes they must have."""
-        at = np.zeros((len(tables), 4), np.int64)
+        places = []  # of rows, of codes and of scales
         for number, (table, own_scales) in enumerate(zip(tables, scales, strict=True)):
             length, width, bits = self.lengths[number], self.widths[number], self.table_bits[number]
             if own_scales is None:
                 require_shape(table, f"table_{width}", (length, width))
-                at[number, 0] = table.data_ptr()
+                places.append((table.data_ptr(), 0, 0))
             else:
-                require_shape(table, f"codes_int{bits}_{width}", (length,), CODE_TYPES[int(bits)])
+                require_shape(table, f"codes_int{bits}_{width}", (length,), CODE_TYPES[bits])
                 self._require_scales(own_scales, number)
-                at[number, 2:] = table.data_ptr(), own_scales.data_ptr()
+                places.append((0, table.data_ptr(), own_scales.data_ptr()))
         structs = self.block_structs.copy()
-        structs[:, 4:8] += at[self.number]
+        structs[:, (4, 6, 7)] += np.array(places)[self.number]
         if self.lift_rows:
             assert lift is not None
             require_lift(lift, self)
-            structs[:, 5] += np.where(self.lift_row >= 0, lift.data_ptr(), 0)
+            structs[:, 5] += self._is_lifted * lift.data_ptr()
         return structs
 
     def _require_scales(self, scales: Tensor, number: int) -> None:
         """Refuse scales that are fewer than the codes of a table need."""
         mine = self.number == number
         values = (self.rows * self.width)[mine]
-        group = GROUPS[int(self.table_bits[number])]
+        group = GROUPS[self.table_bits[number]]
         needed = int((self.first_scale[mine] + (values + group - 1) // group).max())
         require_shape(scales, f"scales of width {self.widths[number]}", (needed,), torch.float16)
 

@@ -37,6 +37,11 @@ class KernelView:
     ) -> None:
         """Take the groups in `served`, with the places of their blocks."""
         self.groups = list(served)
+        self.table_names, self.scale_names = list[str](), list[str]()  # "" where there are no scales
+        for group in served:
+            names = layout.own_tensors[group]
+            self.table_names.append(f"{'table' if 'table' in names else 'codes'}_{group}")
+            self.scale_names.append(f"scales_{group}" if "scales" in names else "")
         self.is_whole = len(served) == len(layout.groups)
         self._layout = layout
         mine = [block for block in layout.blocks if block.storage.group in served]

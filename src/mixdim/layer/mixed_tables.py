@@ -283,9 +283,8 @@ class MixedTables(nn.Module):
         mapped = KernelIds(ids, -1, None)  # rows that the view has numbered
         if view.is_whole:
             mapped = self.ids.for_kernels(ids, lambda: self._features_of(ids, offsets))
-        tensors = [self._own_tensors(group) for group in view.groups]
         layer = LayerArguments(
-            tables=[own.get("table", own.get("codes")) for own in tensors],  # type: ignore[misc]  # one of them
+            tables=[getattr(self, name) for name in view.table_names],
             lift=getattr(self, LIFT, None),
             rank_of_id=mapped.rank_of_id,
             blocks=view.blocks,
@@ -295,7 +294,7 @@ class MixedTables(nn.Module):
             names=self.ids.names,
             sparse=self.sparse,
             layout=view.layout,
-            scales=[own.get("scales") for own in tensors],
+            scales=[getattr(self, name) if name else None for name in view.scale_names],
             has_codes=view.has_codes,
         )
         return Lookup(mapped.ids, offsets, row_weights, layer)
@@ -311,9 +310,6 @@ class MixedTables(nn.Module):
     def _ranks(self, feature: int) -> Tensor:
         """The rank of every id of a feature, beside the tables."""
         return self.ids.ranks_of(feature).to(self._device)
-
-    def _own_tensors(self, group: str) -> dict[str, Tensor]:
-        return {name: getattr(self, f"{name}_{group}") for name in self.layout.own_tensors[group]}
 
     def tables(
         self, *, beside: KernelView | None = None, of: Mapping[str, Tensor] | None = None
