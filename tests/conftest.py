@@ -25,6 +25,7 @@ gc.disable()  # it would look through torch again and again while tests are coll
 
 def pytest_collection_finish(session):
     gc.freeze()
+    gc.set_threshold(700, 10, 100)  # all that is not frozen is looked through a tenth as often
     gc.enable()
 
 
