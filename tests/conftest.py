@@ -1,5 +1,6 @@
 """One thread for all tests; hypothesis without deadlines, and in CI always with the same examples."""
 
+import gc
 import os
 
 # Before numpy is imported: its threads spin while they wait, most of the time for small matrices.
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import unsynced  # noqa: F401
 import usual_signals as usual
 
 settings.register_profile("mixdim", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -18,10 +20,28 @@ settings.register_profile("ci", parent=settings.get_profile("mixdim"), derandomi
 settings.load_profile("ci" if os.environ.get("CI") else "mixdim")
 
 
+gc.disable()  # it would look through torch again and again while tests are collected
+
+
+def pytest_collection_finish(session):
+    gc.freeze()
+    gc.set_threshold(700, 10, 100)  # all that is not frozen is looked through a tenth as often
+    gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """All models are tiny here: threads would wait for each other. `both_paths.py` compares 1 with 2."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """Starts commands as processes, in milliseconds."""
+    from forked_commands import Commands
+
+    with Commands() as started:
+        yield started
 
 
 @pytest.fixture

@@ -5,9 +5,12 @@ Not forks of the process of the tests, which has threads. Nothing can be tried s
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
@@ -36,9 +39,13 @@ class Commands:
         print(json.dumps(told), file=self.parent.stdin, flush=True)
         return json.loads(self.parent.stdout.readline())
 
-    def start(self, arguments, log):
-        """Run `mixdim` with these arguments; what it prints goes to the end of the file `log`."""
-        return Command(self, self.ask("start", arguments, str(log)), log)
+    def start(self, arguments, log, temporary=None):
+        """Run `mixdim` with these arguments; what it prints goes to the end of the file `log`.
+
+        Sweeps keep what is temporary in the folder `temporary`, and start runs at once.
+        """
+        told = list(map(str, arguments)), str(log), None if temporary is None else str(temporary)
+        return Command(self, self.ask("start", *told), log)
 
 
 class Command:
@@ -71,16 +78,27 @@ def main():
     import torch._dynamo  # of the first optimizer
 
     import mixdim.runs.train  # noqa: F401
+    import unsynced  # noqa: F401
     from forks import Fork
     from mixdim.cli.main import run
+    from mixdim.runs.sweeps import worker
+    from warm_sweeps import ready_forkserver, sweep_of_fork
+
+    def command(arguments, log, temporary):
+        tempfile.tempdir = temporary
+        return sweep_of_fork(arguments) if arguments[0] == "sweep" else run(arguments)
 
     torch.set_num_threads(1)
+    worker.PRELOAD.append("unsynced")
+    tempfile.tempdir = own = tempfile.mkdtemp()  # with the socket of the forkserver
     lives = {}
     print("ready", flush=True)
     for line in sys.stdin:
         asked, *told = json.loads(line)
         if asked == "start":
-            life = Fork(lambda told=told: run(told[0]), told[1])
+            if told[0][0] == "sweep":
+                ready_forkserver()
+            life = Fork(partial(command, *told), told[1])
             lives[life.pid] = life
             answer = life.pid
         else:
@@ -89,6 +107,7 @@ def main():
     for life in lives.values():
         if life.wait(0) is None:
             life.kill()
+    shutil.rmtree(own)
     os._exit(0)  # Python would take a second to put torch away
 
 

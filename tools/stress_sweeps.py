@@ -12,15 +12,13 @@ import sys
 import tempfile
 import time
 from functools import partial
-from multiprocessing import forkserver, get_context
 from pathlib import Path
 
 from forks import Fork
 from mixdim.cli import main as cli
-from mixdim.runs.sweeps import worker as sweep_worker
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.worker import _start_forkserver
 from sweep_runs import results, wait_for
+from warm_sweeps import ready_forkserver, sweep_of_fork
 
 AT_ONCE = 3  # sweeps that share a file
 SEEDS = 10
@@ -112,8 +110,8 @@ def _host(place, records, told, seed, end):
     tempfile.tempdir = str(place.temporary)
     kills = 0
     while True:
-        server = _forkserver()
-        sweep = Fork(lambda: _sweep_of_host(place.sweep(records)), place.log)
+        server = ready_forkserver()
+        sweep = Fork(lambda: sweep_of_fork(place.sweep(records)), place.log)
         moment = chance.choice([chance.uniform(0, 1), chance.uniform(0, 8)]) * place.seconds
         if sweep.wait(moment if time.monotonic() < end else None) is not None:
             told.write_text(str(kills))
@@ -126,27 +124,6 @@ def _host(place, records, told, seed, end):
             except ProcessLookupError:
                 continue  # it ended by itself
         kills += 1
-
-
-def _forkserver():
-    """The process id of this host's forkserver; a sweep killed while it asks for a process ends it."""
-    while True:
-        try:
-            idle = get_context("forkserver").Process(target=time.sleep, args=(0,))
-            _start_forkserver()
-            idle.start()
-            idle.join()
-        except (OSError, EOFError):
-            time.sleep(0.05)
-        else:
-            return forkserver._forkserver._forkserver_pid
-
-
-def _sweep_of_host(arguments):
-    """A sweep in a fork of its host, with the host's forkserver in the place of its own."""
-    forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
-    sweep_worker.get_temp_dir = lambda: "/nowhere"  # the folder of its socket is the host's to remove
-    return cli.run(arguments)
 
 
 def children_of(pid):

@@ -207,18 +207,21 @@ def test_ctrl_c_while_its_processes_still_start_is_one_line(folder, started, tmp
     assert list(folder.glob(f"*{records}*")) == []
 
 
-def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(folder, started):
+def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(
+    folder, commands, tmp_path
+):
     (folder / "long.toml").write_text("batch-size = 20\nepochs = 10\npatience = 0\n")
     more = ["--config", str(folder / "long.toml"), "--temperatures", "0"]
     arguments = sweep(folder, *more, budgets="1000", records="stopped.jsonl")
     file = folder / "stopped.jsonl"
-    with started(arguments) as process:
-        wait_for(lambda: file.exists() and file.read_bytes().endswith(b"\n"))
-        os.killpg(process.pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 143, err
-    assert out.splitlines()[1].split()[0] == "1,000"
-    assert err.splitlines()[-1] == "stopped by SIGTERM after 1 of 2 runs; the same command goes on"
+    process = commands.start(arguments, tmp_path / "log", tmp_path)
+    wait_for(lambda: file.exists() and file.read_bytes().endswith(b"\n"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143, process.printed()
+    printed = process.printed().splitlines()
+    assert "stopped by SIGTERM after 1 of 2 runs; the same command goes on" in printed
+    assert [line.split()[0] for line in printed if line[:1].isdigit()] == ["1,000"]
+    assert list(tmp_path.glob("mixdim-sweep-*")) == []
     assert len(read_records([file])) == 1
     assert run(arguments) == 0
     assert len(read_records([file])) == 2
@@ -270,16 +273,15 @@ def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, fold
     assert " --method " in printed.out.splitlines()[-1]
 
 
-def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, tmp_path):
+def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, commands, tmp_path):
     arguments = by_methods(folder, "uniform,cut", "1/8", records="killed.jsonl")
     file, alone = folder / "killed.jsonl", folder / "left-alone.jsonl"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     # The first kill is among the widths that are tried, the second among the winners' other seeds.
     for enough in (2, 5):
-        command = [sys.executable, "-m", "mixdim", *arguments]
-        with subprocess.Popen(command, env=environment, start_new_session=True) as process:
-            wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") >= enough)  # noqa: B023
-            os.killpg(process.pid, signal.SIGKILL)
+        process = commands.start(arguments, tmp_path / "log", tmp_path)
+        wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") >= enough)  # noqa: B023
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
     assert run(arguments) == 0
     assert run(by_methods(folder, "uniform,cut", "1/8", records=alone.name)) == 0
     assert len(file.read_bytes().splitlines()) == len(alone.read_bytes().splitlines()) == 7

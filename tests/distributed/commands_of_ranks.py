@@ -1,5 +1,7 @@
 """`mixdim` on every rank, as torchrun would start it."""
 
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import torch
@@ -12,21 +14,35 @@ def command(rank, world, arguments):
     raise SystemExit(run(arguments))
 
 
-def dlrm_steps(rank, world, folder, out, optimizer, batch_size, steps):
-    """Train DLRM on shares of batches as the run does; rank 0's loss of the first samples after it."""
+def commands(rank, world, all_arguments):
+    """The exit code of every command, and the lines that it wrote to standard output and error."""
+    from mixdim.cli.main import run
+
+    found = []
+    for arguments in all_arguments:
+        with redirect_stdout(StringIO()) as printed, redirect_stderr(printed):
+            code = run(arguments)
+        found.append((code, printed.getvalue().splitlines()))
+    return found
+
+
+def dlrm_steps(rank, world, folder, out, cases):
+    """Train DLRM on shares of batches as the run does; outputs of first samples after it, and losses."""
     import mixdim.distributed as distributed
     from mixdim.data import Dataset
     from mixdim.distributed.training import Parted, Together
     from mixdim.training.options import TrainingOptions
 
-    data = Dataset(folder)
-    options = TrainingOptions(optimizer, lr=0.05, batch_size=batch_size, epochs=50)
+    data, found = Dataset(folder), []
     with distributed.joined() as group:
-        model = two.small_dlrm(distributed.ShardableEmbeddings, data)
-        sharded = distributed.shard(model, lr=0.05, optimizer=optimizer, replicate_below=200)
-        run = Together(sharded, group, data, options, Path(out), None)
-        batches = run.schedule.batches(Parted(data, run.part), after=0)
-        losses = [run.train(next(batches)) for _ in range(steps)]
-        batches.close()
-        with torch.no_grad():
-            return sharded(data.rows(slice(0, 64))).clone(), losses
+        for optimizer, batch_size, steps in cases:
+            options = TrainingOptions(optimizer, lr=0.05, batch_size=batch_size, epochs=50)
+            model = two.small_dlrm(distributed.ShardableEmbeddings, data)
+            sharded = distributed.shard(model, lr=0.05, optimizer=optimizer, replicate_below=200)
+            run = Together(sharded, group, data, options, Path(out), None)
+            batches = run.schedule.batches(Parted(data, run.part), after=0)
+            losses = [run.train(next(batches)) for _ in range(steps)]
+            batches.close()
+            with torch.no_grad():
+                found.append((sharded(data.rows(slice(0, 64))).clone(), losses))
+    return found

@@ -149,6 +149,7 @@ def work(file, function, rank, world, port, arguments, name):
         sys.modules["at_work"] = module
         sys.path.insert(0, str(Path(file).parent))
         sys.path.insert(0, str(Path(file).parent.parent))
+        import unsynced  # noqa: F401
         import usual_signals
 
         usual_signals.handle()

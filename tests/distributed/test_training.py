@@ -33,16 +33,22 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "batch_size", "steps", "tolerance"),
-    [("sgd", 64, 40, 1e-6), ("sgd", 501, 12, 1e-6), ("sgd", 1, 5, 1e-6), ("adagrad", 501, 6, 1e-4)],
-)
-def test_dlrm_on_two_ranks_trains_as_on_one(
-    ranks, data, tmp_path, optimizer, batch_size, steps, tolerance
-):
-    outputs, losses = ranks.run(
-        FILE, "dlrm_steps", 2, str(data), str(tmp_path), optimizer, batch_size, steps
-    )[0]
+CASES = [("sgd", 64, 40), ("sgd", 501, 12), ("sgd", 1, 5), ("adagrad", 501, 6)]
+
+
+@pytest.fixture(scope="module")
+def stepped(ranks, data, tmp_path_factory):
+    """What two ranks found in each case."""
+    out = tmp_path_factory.mktemp("stepped")
+    found = ranks.run(FILE, "dlrm_steps", 2, str(data), str(out), CASES)[0]
+    return dict(zip(CASES, found, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dlrm_on_two_ranks_trains_as_on_one(stepped, data, case):
+    outputs, losses = stepped[case]
+    optimizer, batch_size, steps = case
+    tolerance = {"sgd": 1e-6, "adagrad": 1e-4}[optimizer]
     dataset = Dataset(data)
     model = two.small_dlrm(mixdim.FeatureEmbeddings, dataset)
     stepping = two.OPTIMIZERS[optimizer](model.parameters(), lr=0.05)
@@ -151,25 +157,24 @@ def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_pa
     assert measured["log_loss"] == pytest.approx(results(out)["test"]["last"]["log_loss"], abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        (["--optimizer", "amsgrad"], "optimizer must be one of adagrad, sgd with --distributed"),
-        (["--model", "mf"], "--distributed trains --model dlrm only"),
-        (["--first-order"], "--first-order is not there with --distributed"),
-        (["--bits", "8"], "--bits and --method are not there with --distributed: leave them out"),
-        (["--tune"], "--tune and --tensorboard are not there with --distributed"),
-        (["--base-dim", "0"], "base_dim must be"),
-        (["--weight-decay", "0.1"], "weight_decay must be 0 with optimizer 'adagrad'"),
-        ([], "exists already; --resume continues it, --overwrite replaces it"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_a_line_by_every_rank(ranks, undisturbed, data, more, line):
-    group = ranks.start(FILE, "command", 2, training(data, undisturbed[0], *more))
-    assert group.wait(30) == [2, 2]
-    for rank in (0, 1):
-        assert group.printed(rank).count("\n") == 1
-        assert line in group.printed(rank)
+REFUSED = {
+    ("--optimizer", "amsgrad"): "optimizer must be one of adagrad, sgd with --distributed",
+    ("--model", "mf"): "--distributed trains --model dlrm only",
+    ("--first-order",): "--first-order is not there with --distributed",
+    ("--bits", "8"): "--bits and --method are not there with --distributed: leave them out",
+    ("--tune",): "--tune and --tensorboard are not there with --distributed",
+    ("--base-dim", "0"): "base_dim must be",
+    ("--weight-decay", "0.1"): "weight_decay must be 0 with optimizer 'adagrad'",
+    (): "exists already; --resume continues it, --overwrite replaces it",
+}
+
+
+def test_what_cannot_be_is_refused_in_a_line_by_every_rank(ranks, undisturbed, data):
+    commands = [training(data, undisturbed[0], *more) for more in REFUSED]
+    for found in ranks.run(FILE, "commands", 2, commands):
+        for (code, lines), line in zip(found, REFUSED.values(), strict=True):
+            assert (code, len(lines)) == (2, 1)
+            assert line in lines[0]
 
 
 def test_a_plan_that_torchrec_cannot_hold_is_refused_before_there_is_a_folder(data, tmp_path, capsys):

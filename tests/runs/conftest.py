@@ -4,9 +4,12 @@ from multiprocessing import active_children
 import pytest
 
 from mixdim.runs.report.findings import Finding
+from mixdim.runs.sweeps import worker
 from mixdim.runs.train import train_run
 from report_pages import PIXEL, SQUARE
 from small_runs import told
+
+worker.PRELOAD.append("unsynced")
 
 
 @pytest.fixture

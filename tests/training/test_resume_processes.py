@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from forked_commands import ONE_THREAD, Commands
+from forked_commands import ONE_THREAD
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.training import Checkpoints
 from resumed_runs import everything
@@ -25,12 +25,6 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "data"
     generate_movielens_like(folder, rows=2_600, scale=0.001)
     return folder
-
-
-@pytest.fixture(scope="module")
-def commands():
-    with Commands() as commands:
-        yield commands
 
 
 def training(data, out):

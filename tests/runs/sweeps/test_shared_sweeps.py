@@ -154,13 +154,13 @@ from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    data, records, temporary, jobs = sys.argv[1:]
+    data, records, temporary = sys.argv[1:]
     tempfile.tempdir = temporary
     told = RunConfig(data=data, model="mf", batch_size=100, epochs=8)
     runs = [
         RunRequest(replace(told, temperature=t, seed=s), 1500) for s in range(2) for t in (0.0, 0.3)
     ]
-    run_sweep(runs, Path(records), jobs=int(jobs))
+    run_sweep(runs, Path(records))
 """
 
 
@@ -170,8 +170,8 @@ def script(tmp_path, file, temporary):
     path = tmp_path / "sweep.py"
     path.write_text(SCRIPT)
 
-    def start(jobs=1):
-        words = [sys.executable, path, ratings().path, file, temporary, str(jobs)]
+    def start():
+        words = [sys.executable, path, ratings().path, file, temporary]
         return subprocess.Popen(
             words, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True
         )
@@ -180,14 +180,20 @@ def script(tmp_path, file, temporary):
 
 
 def test_a_sweep_killed_at_any_moment_and_restarted_ends_as_one_left_alone(
-    script, file, alone, temporary
+    commands, tmp_path, file, alone, temporary
 ):
     moment = random.Random().uniform(0.0, 0.3)
     print(f"killed {moment:.3f} s after the first record")
-    process = script(jobs=2)
+    (tmp_path / "run.toml").write_text("batch-size = 100\nepochs = 8\n")
+    arguments = [
+        *("sweep", "--data", ratings().path, "--records", file, "--jobs", 2, "--seeds", 2, "--model"),
+        *("mf", "--temperatures", "0,0.3", "--budgets", 1500, "--rounding", "power_of_two"),
+        *("--config", tmp_path / "run.toml"),
+    ]
+    process = commands.start(arguments, tmp_path / "log", temporary)
     wait_for(file.exists)
     time.sleep(moment)
-    process.kill()
+    process.send_signal(signal.SIGKILL)
     process.wait()
     wait_for(lambda: not list(temporary.iterdir()))  # its runs die with it
     survived = results(read_records([file]))
@@ -197,13 +203,15 @@ def test_a_sweep_killed_at_any_moment_and_restarted_ends_as_one_left_alone(
 
 
 def test_two_sweeps_share_the_work_also_when_one_is_killed_with_all_its_runs(script, file, alone):
-    killed, survivor = script(), script()
-    moment = random.Random().uniform(0.0, 0.6)
+    moment = random.Random().uniform(0.0, 0.3)
     print(f"killed {moment:.3f} s after the first record")
+    killed = script()
     wait_for(file.exists)
-    time.sleep(moment)
-    os.killpg(killed.pid, signal.SIGKILL)  # nobody is left to tidy up but the other sweep
+    killing = threading.Timer(moment, os.killpg, (killed.pid, signal.SIGKILL))
+    killing.start()  # nobody is left to tidy up but the other sweep, which is this process
+    assert results(run_sweep(runs_of(epochs=8), file)) == results(alone)
+    killing.join()
     assert killed.wait() in (0, -signal.SIGKILL)
-    assert survivor.wait() == 0
+    remove_abandoned_folders()  # if the kill came when the other sweep had ended
     assert len(file.read_text().splitlines()) == len(alone)
     assert results(read_records([file])) == results(alone)

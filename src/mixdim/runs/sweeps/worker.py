@@ -31,6 +31,9 @@ if TYPE_CHECKING:  # Windows has none
     from multiprocessing.context import ForkServerProcess
 
 FOLDER_PREFIX = "mixdim-sweep-"
+# A process forked from one that has torch already starts in milliseconds. An optimizer imports
+# torch._dynamo when it is made, for more than a second.
+PRELOAD = [__name__, "torch._dynamo"]
 # What a terminal, or a service manager, sends to all processes of a program. Only the sweep heeds it.
 TO_THE_WHOLE_PROGRAM = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
@@ -120,9 +123,7 @@ def _start_forkserver() -> None:
 
     Otherwise Ctrl-C ends it, or a worker, with a traceback before the first line of either can run.
     """
-    # A process forked from one that has torch already starts in milliseconds. An optimizer imports
-    # torch._dynamo when it is made, for more than a second.
-    get_context("forkserver").set_forkserver_preload([__name__, "torch._dynamo"])
+    get_context("forkserver").set_forkserver_preload(PRELOAD)
     resource_tracker.ensure_running()  # first: starting it unblocks signals
     before = _block_signals()
     try:
