@@ -128,9 +128,9 @@ def test_a_damaged_file_is_one_line_and_the_model_is_untouched(saved):
     save_file({"x": torch.zeros(2)}, path)
     with pytest.raises(ValueError, match=r"no file that mixdim\.save_compressed wrote"):
         mixdim.load_compressed(model, path)
-    later = {"mixdim": json.dumps({"format": "mixdim.compressed", "version": 2}), "blake2b": ""}
+    later = {"mixdim": json.dumps({"format": "mixdim.compressed", "version": 3}), "blake2b": ""}
     save_file({"x": torch.zeros(2)}, path, metadata=later)
-    with pytest.raises(ValueError, match=r"reads mixdim\.compressed version 1, got version 2"):
+    with pytest.raises(ValueError, match=r"reads mixdim\.compressed version 2, got version 3"):
         mixdim.load_compressed(model, path)
     with pytest.raises(FileNotFoundError, match=r"nothing\.safetensors is no file"):
         mixdim.load_compressed(model, path.with_name("nothing.safetensors"))

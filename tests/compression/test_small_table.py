@@ -6,7 +6,12 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save
 
-from mixdim.compression.table import CompressedTable
+from mixdim.compression.compressing import small_table
+from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.idmap import IdMap
+from mixdim.layer.mixed_tables import empty_layer
+from mixdim.layer.paths import look_up_bags
+from mixdim.layer.rank_code import RankCode
 from mixdim.planning.trained_table import TrainedTable
 from small_tables import chosen_for, measured_error, random_table
 
@@ -15,9 +20,15 @@ MODES = ("sum", "mean", "max")
 
 def compressed(seed=0, factor=6, bits=32, **options):
     trained = random_table(seed, **options)
-    return CompressedTable.fitted(
-        trained, chosen_for([trained], trained.nbytes // factor, bits=[bits])[0]
-    )
+    return small_table(trained, chosen_for([trained], trained.nbytes // factor, bits=[bits])[0])
+
+
+def pooled(table, values, offsets, mode, weights=None):
+    return look_up_bags(table, values, offsets, weights, mode).squeeze(1)
+
+
+def named_codes(table):
+    return [("table", code) for code in table.ids.codes.values()]
 
 
 def bags_of(ids, lengths):
@@ -42,20 +53,20 @@ def test_lookups_and_bags_are_those_of_the_dense_matrix(options):
     ids[3] = 5
     dense = table.dense_weight().detach()
     torch.testing.assert_close(table(ids), dense[ids])
-    assert table(ids[:6].view(1, 2, 3).int()).shape == (1, 2, 3, table.embedding_dim)
-    assert table(ids[:0]).shape == (0, table.embedding_dim)
+    assert table(ids[:6].view(1, 2, 3).int()).shape == (1, 2, 3, table.base_dim)
+    assert table(ids[:0]).shape == (0, table.base_dim)
     values, offsets = bags_of(ids, [4, 0, 1, 7])
     padding = table.padding_id if (table.padding_id or -1) >= 0 else None
     for mode in MODES:
         expected = F.embedding_bag(
             values, dense, offsets, mode=mode, include_last_offset=True, padding_idx=padding
         )
-        torch.testing.assert_close(table.bags(values, offsets, mode=mode), expected)
+        torch.testing.assert_close(pooled(table, values, offsets, mode), expected)
     weights = torch.rand(len(values))
     expected = F.embedding_bag(
         values, dense, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
     )
-    torch.testing.assert_close(table.bags(values, offsets, weights), expected)
+    torch.testing.assert_close(pooled(table, values, offsets, "sum", weights), expected)
 
 
 def test_gradients_of_lookups_are_those_of_the_dense_matrix():
@@ -78,7 +89,7 @@ def test_a_fitted_table_has_the_bytes_and_the_error_that_were_chosen(fields, bit
         trained = random_table(4, fields=fields, **options)
         for factor in (2, 4, 16):
             choice = chosen_for([trained], trained.nbytes // factor, bits=bits)[0]
-            table = CompressedTable.fitted(trained, choice)
+            table = small_table(trained, choice)
             assert table.nbytes == choice.nbytes
             if bits == (32,):
                 assert choice.error == pytest.approx(measured_error(trained, table, own), rel=1e-4)
@@ -87,7 +98,7 @@ def test_a_fitted_table_has_the_bytes_and_the_error_that_were_chosen(fields, bit
 def test_no_table_of_the_same_widths_is_nearer_in_the_metric():
     factor = np.random.default_rng(0).normal(size=(6, 6))
     trained = random_table(0, metric=factor @ factor.T)
-    table = CompressedTable.fitted(trained, chosen_for([trained], trained.nbytes // 6)[0])
+    table = small_table(trained, chosen_for([trained], trained.nbytes // 6)[0])
     seen = torch.tensor(trained.metric_root.root @ trained.metric_root.root, dtype=torch.float32)
     weights = torch.tensor(trained.row_probs, dtype=torch.float32)
     away = table.dense_weight() - trained.weight
@@ -99,7 +110,7 @@ def test_no_table_of_the_same_widths_is_nearer_in_the_metric():
 def test_full_width_gives_the_table_back_and_width_zero_the_mean_by_popularity():
     trained = random_table(7, rows=80, width=4)
     whole, mean = (
-        CompressedTable.fitted(trained, chosen_for([trained], budget, bands=1)[0]).dense_weight()
+        small_table(trained, chosen_for([trained], budget, bands=1)[0]).dense_weight()
         for budget in (trained.nbytes, 16)
     )
     assert torch.equal(whole, trained.weight)
@@ -123,8 +134,9 @@ def test_a_file_has_its_bytes_and_a_plan_and_a_shape_bring_it_back(options):
     file = save({name: tensor.contiguous() for name, tensor in state.items()})
     header = 8 + int.from_bytes(file[:8], "little")
     assert len(file) - header == table.nbytes
-    empty = CompressedTable(
-        table.plan, codes=table.codes and table.codes.shape, padding_id=table.padding_id
+    rows, codes = {"table": 300}, {name: RankCode(code.shape) for name, code in named_codes(table)}
+    empty = empty_layer(
+        MixedDimEmbedding, table.plan, ids=IdMap(rows, codes=codes), padding_id=table.padding_id
     )
     assert not any(tensor.any() for tensor in empty.state_dict().values())
     empty.load_state_dict(state)
@@ -135,7 +147,7 @@ def test_rounding_moves_no_number_by_more_than_half_its_scale():
     trained = random_table(0)
     for bits in (8, 4):
         choice = chosen_for([trained], trained.nbytes // 3, bits=[bits])[0]
-        table = CompressedTable.fitted(trained, choice)
+        table = small_table(trained, choice)
         scales = torch.cat([t for name, t in table.state_dict().items() if "scales" in name]).float()
         most = 0.5 * float(scales.max()) * trained.width**0.5  # of a vector
         rounded = measured_error(trained, table) ** 0.5
@@ -149,9 +161,7 @@ def test_a_table_is_read_in_chunks_and_not_changed(monkeypatch):
     for expected, bits in zip(whole, (8, 32), strict=True):
         trained = random_table(0)
         before = trained.weight.clone()
-        table = CompressedTable.fitted(
-            trained, chosen_for([trained], trained.nbytes // 6, bits=[bits])[0]
-        )
+        table = small_table(trained, chosen_for([trained], trained.nbytes // 6, bits=[bits])[0])
         assert torch.equal(trained.weight, before)
         torch.testing.assert_close(table.dense_weight(), expected.dense_weight(), atol=2e-3, rtol=0)
 
@@ -161,7 +171,7 @@ def test_it_has_the_type_of_the_table():
     for dtype in (torch.float64, torch.bfloat16):
         trained = TrainedTable("x", weight.to(dtype), random_table(0).counts)
         choice = chosen_for([trained], trained.nbytes // 4)[0]
-        table = CompressedTable.fitted(trained, choice)
+        table = small_table(trained, choice)
         assert table(torch.tensor([1])).dtype == dtype
         assert table.nbytes == choice.nbytes <= trained.nbytes // 4
 
@@ -179,9 +189,10 @@ def test_ids_out_of_range_are_named(options):
 
 
 def test_codes_of_another_table_are_refused():
-    table = compressed()
-    with pytest.raises(ValueError, match="codes must be of 300 ids as the plan, got 40"):
-        CompressedTable(table.plan, codes=[(40, 2)])
+    with pytest.raises(ValueError, match="code of feature 'table' must have its 300 ids, got 40"):
+        IdMap({"table": 300}, codes={"table": RankCode([(40, 2)])})
+    with pytest.raises(ValueError, match=r"ids must be of the plan's features \{'table': 300\}, got"):
+        MixedDimEmbedding(compressed().plan, ids=IdMap.identity({"table": 40}))
 
 
 def test_it_can_be_trained():
