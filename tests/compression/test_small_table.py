@@ -157,7 +157,8 @@ def test_rounding_moves_no_number_by_more_than_half_its_scale():
 
 def test_a_table_is_read_in_chunks_and_not_changed(monkeypatch):
     whole = compressed(bits=8), compressed()
-    monkeypatch.setattr("mixdim.planning.trained_table.AT_ONCE", 6 * 64)
+    for room in ("planning.trained_table", "layer.sources", "storages.row_tables"):
+        monkeypatch.setattr(f"mixdim.{room}.AT_ONCE", 6 * 64)
     for expected, bits in zip(whole, (8, 32), strict=True):
         trained = random_table(0)
         before = trained.weight.clone()

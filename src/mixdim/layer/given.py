@@ -32,3 +32,11 @@ def finite_numbers(values: Any, shape: tuple[int, ...], name: str) -> Tensor:
     if not bool(tensor.isfinite().all()):
         raise ValueError(f"{name} must be finite")
     return tensor
+
+
+def weights_of_rows(values: Any, rows: int, name: str) -> Tensor:
+    """How much each row counts, in float64: finite numbers, not negative."""
+    weights = finite_numbers(values, (rows,), name)
+    if bool((weights < 0).any()):
+        raise ValueError(f"{name} must not be negative")
+    return weights

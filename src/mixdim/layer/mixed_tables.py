@@ -18,7 +18,7 @@ from mixdim.kernels.structs import LayerArguments, Lookup
 from mixdim.layer.bags import Pooling, check_pooling
 from mixdim.layer.data_parallel import refuse_plain_data_parallel
 from mixdim.layer.fill import fill
-from mixdim.layer.given import as_array, finite_numbers
+from mixdim.layer.given import as_array, finite_numbers, weights_of_rows
 from mixdim.layer.idmap import IdMap, KernelIds
 from mixdim.layer.kernel_view import KernelView, kernel_views
 from mixdim.layer.layout import LIFT, Indices, Layout
@@ -201,9 +201,7 @@ class MixedTables(nn.Module):
         rows = self.plan.features[number].rows
         matrix = finite_numbers(matrix, (rows, self.base_dim), f"matrix of feature {feature!r}")
         if row_weights is not None:
-            row_weights = finite_numbers(row_weights, (rows,), f"row_weights of feature {feature!r}")
-            if bool((row_weights < 0).any()):
-                raise ValueError(f"row_weights of feature {feature!r} must not be negative")
+            row_weights = weights_of_rows(row_weights, rows, f"row_weights of feature {feature!r}")
         fill(self, feature, MatrixSource(matrix, self.ids, number, row_weights))
 
     def quantized(self, bits: int = 8) -> Self:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mixdim.layer.embedding import MixedDimEmbedding
 from mixdim.layer.fill import Move, fill
-from mixdim.layer.given import finite_numbers
+from mixdim.layer.given import finite_numbers, weights_of_rows
 from mixdim.layer.mixed_tables import MixedTables, empty_layer
 from mixdim.layer.sources import LayerSource, MatrixSource, Source
 from mixdim.layer.transfer import Transfer
@@ -47,13 +47,15 @@ def replan(
     """Return the layer of `plan` that stands nearest to a layer or a matrix, and what that loses.
 
     A block that is the same is copied; one with fewer bits is quantized; all others get the best fit of
-    the weighted vectors: of rows of their own (`mixdim.Rows`) the weighted SVD, a chunk at a time.
+    the weighted vectors: of rows of their own (`mixdim.Rows`) the weighted SVD, a chunk at a time. Other
+    storages are fitted a whole block at a time, in float64.
 
     - `source`: a layer with the features of the plan, or a matrix (rows, base_dim) for a plan of one.
     - `counts`: how much each id matters, (rows,) by feature or of the only one. If not given, or where
       no id of a block has any, all matter as much.
     - `metric`: H in the distance (e - e')^T H (e - e'), (base_dim, base_dim) by feature or of the only
-      one, such as the mean of g g^T over gradients g at the vectors. The usual distance if not given.
+      one, such as the mean of g g^T over gradients g at the vectors. The usual distance if not given,
+      and for blocks whose rows share numbers, such as `mixdim.Hashed`.
     - `ids`: as for the layer; that of the source, unless the plan has orders of its own.
     - `options`: other options of the layer; those of the source if it is a layer.
 
@@ -71,13 +73,17 @@ def replan(
     for number, feature in enumerate(plan.features):
         name, own = feature.name, weights.get(feature.name)
         if own is not None:
-            own = finite_numbers(own, (feature.rows,), f"counts of feature {name!r}")
+            own = weights_of_rows(own, feature.rows, f"counts of feature {name!r}")
+        distance = metrics.get(name)
+        if distance is not None:
+            sides = (plan.base_dim, plan.base_dim)
+            distance = finite_numbers(distance, sides, f"metric of feature {name!r}")
         come_from: Source
         if isinstance(source, Tensor):
             come_from = MatrixSource(source.detach(), layer.ids, number, own)
         else:
             come_from = LayerSource(source, name, layer.ids, number, own)
-        found, lost = fill(layer, name, come_from, metrics.get(name))
+        found, lost = fill(layer, name, come_from, distance)
         moves += found
         error[name] = lost.share
     old = None if isinstance(source, Tensor) else source

@@ -22,7 +22,7 @@ from mixdim.layer.lookup import lookup_each
 if TYPE_CHECKING:
     from mixdim.layer.mixed_tables import MixedTables
 
-AT_ONCE = 2**20  # numbers of a chunk, 8 MB in float64
+AT_ONCE = 2**18  # numbers of a chunk, 2 MB in float64
 
 
 class Same(NamedTuple):
@@ -120,7 +120,9 @@ class MatrixSource(_OfRanks):
     def __init__(self, matrix: Tensor, ids: IdMap, number: int, weights: Tensor | None) -> None:
         super().__init__(ids, number, weights)
         self.matrix = matrix
-        largest = float(matrix.abs().max()) if matrix.dtype == torch.float64 else 1.0
+        largest = 1.0
+        if matrix.dtype == torch.float64:
+            largest = max(abs(float(bound)) for bound in matrix.aminmax())
         is_usual = not (math.isfinite(largest) and largest > 0)
         self.scale = 1.0 if is_usual else 2.0 ** math.frexp(largest)[1]
 

@@ -61,7 +61,8 @@ class Transfer:
         by_key: dict[str, dict[str, Any]] = {}
         for name, state in states.items():
             for key, value in state.items():
-                by_key.setdefault(key, {})[name] = value
+                is_sparse = isinstance(value, Tensor) and value.is_sparse  # as SGD keeps momentum
+                by_key.setdefault(key, {})[name] = value.to_dense() if is_sparse else value
         moved: dict[str, dict[str, Any]] = {name: {} for name in new}
         for key, values in by_key.items():
             if not all(isinstance(v, Tensor) and v.shape == old[n].shape for n, v in values.items()):

@@ -40,6 +40,9 @@ import_later(globals(), torch="torch", F="torch.nn.functional")
 import_later(globals(), backend="mixdim.kernels.backend", decoding="mixdim.kernels.decode")
 
 
+AT_ONCE = 2**18  # numbers that become codes
+
+
 class FloatRows(Table):
     """Rows of one width, one below the other; what the kernels know too."""
 
@@ -160,13 +163,16 @@ class CodedRows(Table):
         return parts
 
     def fill(self, block: StoredBlock, parts: Mapping[str, Tensor]) -> None:
-        """Copy the parts of a block; a table (size, dim) becomes codes."""
-        if "table" in parts:
-            codes, scales = quantize_values(parts["table"].flatten(), self.bits)
-            if "projection" in parts:
-                check_finite(parts["projection"])
-            parts = {**parts, "codes": codes, "scales": scales}
-        super().fill(block, parts)
+        """Copy the parts of a block; a table (size, dim) becomes codes, a chunk at a time."""
+        if "table" not in parts:
+            super().fill(block, parts)
+            return
+        if "projection" in parts:
+            check_finite(parts["projection"])
+            self.parts(block)["projection"].copy_(parts["projection"])
+        at_once = max(AT_ONCE // block.storage.dim // 64, 1) * 64  # whole groups
+        for first in range(0, block.size, at_once):
+            self.fill_rows(block, first, parts["table"][first : first + at_once])
 
     def fill_rows(self, block: StoredBlock, first: int, rows: Tensor) -> None:
         """Quantize stored rows; those before `first` are groups without a rest."""
