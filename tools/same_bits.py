@@ -42,6 +42,8 @@ DECLARED: dict[str, str] = {
     "layers*: clipping": "one lift in the place of a projection a width",
     # Against commits before replan: sums over rows are of chunks.
     "fits: fit_dense": "rows are fitted a chunk at a time",
+    # Against commits before one chooser.
+    "dlrm-compressed: plan": "a block of one row is of base_dim, not of width 0: the same row",
 }
 
 TOOLS = Path(__file__).parent
