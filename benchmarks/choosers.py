@@ -86,8 +86,8 @@ def chosen(name: str, tables: Tables) -> list[Line]:
 
 
 def _eight_bits() -> dict[str, object]:
-    by_text = "quantize" in inspect.signature(mixdim.compress).parameters
-    return {"quantize": "int8"} if by_text else {"bits": 8}
+    by_text = "quantise" in inspect.signature(mixdim.compress).parameters  # an earlier checkout
+    return {"quantise": "int8"} if by_text else {"bits": 8}
 
 
 def by_compress(tables: Tables, budget: str, options: dict[str, object]) -> tuple[float, int] | None:
