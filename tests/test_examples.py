@@ -45,7 +45,7 @@ def ask(tmp_path, capsys):
     output(capsys, "train", "--data", data, "--model", "dlrm", "--out", run, *small)
     output(capsys, "export", run, "--out", file)
     server = runpy.run_path(str(EXAMPLES / "serve.py"))["server_of"](file, port=0)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
 
     def post(body, path="/predict"):

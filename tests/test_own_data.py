@@ -20,7 +20,7 @@ PAGE, SERVE = REPOSITORY / "docs" / "own-data.md", REPOSITORY / "examples" / "se
 def served(file):
     """What the command of the page starts, on a free port instead; gives that."""
     server = runpy.run_path(str(SERVE))["server_of"](file, port=0)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield server.server_address[1]
