@@ -35,9 +35,9 @@ def test_criteo_at_the_budget_of_uniform_width_2(rounding, base_dim):
 
 
 def seconds(work):
-    start = time.perf_counter()
+    start = time.process_time()
     work()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def test_a_plan_of_34_million_rows_is_solved_faster_than_its_largest_table_is_drawn():

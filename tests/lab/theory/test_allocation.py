@@ -208,9 +208,9 @@ def test_ten_thousand_blocks_are_solved_no_slower_than_their_gains_are_sorted_fi
     blocks = spectral_blocks(sizes, sizes, np.full((100, 100), 1e-4), spectra)
 
     def seconds(work):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     budget = blocks.full_cost / 3
     gains = blocks.gains.ravel()
