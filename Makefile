@@ -8,8 +8,9 @@ demo: .venv/installed
 	$(BIN)/mixdim demo --out demo
 
 # Fails also if pytest finds no tests (its code 5). Once -q: with two, pytest does not print its last line.
+# Two processes: each takes half of the tests in their order, and what the other has left when it is done.
 test: .venv/installed distributed
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 check: .venv/installed
 	$(BIN)/ruff check .

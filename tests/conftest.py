@@ -2,6 +2,8 @@
 
 import gc
 import os
+import tempfile
+from pathlib import Path
 
 # Before numpy is imported: its threads spin while they wait, most of the time for small matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -42,6 +44,13 @@ def commands():
 
     with Commands() as started:
         yield started
+
+
+@pytest.fixture
+def short_folder():
+    """For the sockets of sweeps: Linux takes paths of 107 bytes, and those of `tmp_path` are long."""
+    with tempfile.TemporaryDirectory(prefix="mixdim-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

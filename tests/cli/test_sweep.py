@@ -178,13 +178,13 @@ def test_earlier_sweeps_are_gone_on_with_by_the_rounding_that_they_had(folder):
 
 
 @pytest.fixture
-def started(tmp_path, usual_signals):
+def started(short_folder, usual_signals):
     """Starts a command as a terminal does, in a process group of its own."""
 
     def start(arguments):
         return subprocess.Popen(
             [sys.executable, "-m", "mixdim", *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(short_folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -192,13 +192,13 @@ def started(tmp_path, usual_signals):
         )
 
     yield start
-    assert list(tmp_path.glob("mixdim-sweep-*")) + list(tmp_path.glob("pymp-*")) == []
+    assert list(short_folder.glob("mixdim-sweep-*")) + list(short_folder.glob("pymp-*")) == []
 
 
-def test_ctrl_c_while_its_processes_still_start_is_one_line(folder, started, tmp_path):
+def test_ctrl_c_while_its_processes_still_start_is_one_line(folder, started, short_folder):
     records = "interrupted.jsonl"
     with started(sweep(folder, records=records)) as process:
-        wait_for(lambda: list(tmp_path.glob("pymp-*")))  # where the socket of the forkserver will be
+        wait_for(lambda: list(short_folder.glob("pymp-*")))  # where the socket of the forkserver will be
         time.sleep(random.uniform(0.0, 1.0))  # it imports torch now
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)  # returns when all processes have ended

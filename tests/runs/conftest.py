@@ -1,5 +1,6 @@
 import tempfile
 from multiprocessing import active_children
+from multiprocessing.util import get_temp_dir
 
 import pytest
 
@@ -33,12 +34,11 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def temporary(tmp_path, monkeypatch):
+def temporary(short_folder, tmp_path, monkeypatch):
     """Where sweeps put what is temporary; nothing of it, and none of their processes, may stay."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    assert list(folder.glob("mixdim-sweep-*")) == []
+    get_temp_dir()  # with the socket of the forkserver of this process, which serves later tests too
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    yield short_folder
+    assert list(short_folder.glob("mixdim-sweep-*")) == []
     assert list(tmp_path.glob(".*.locks")) == []
     assert active_children() == []
