@@ -138,6 +138,7 @@ def test_rooms_are_the_modules_of_their_name():
     for name in PACKAGES[mixdim] - {"theory"}:
         assert getattr(mixdim, name) is importlib.import_module(f"mixdim.{name}")
     assert mixdim.theory is importlib.import_module("mixdim.lab.theory")
+    assert mixdim.theory is importlib.import_module("mixdim.theory")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -39,11 +39,12 @@ MAY_IMPORT = {
         *("_util", "kernels", "planning", "data", "training", "distributed", "runs", ""),
         "lab",  # its commands, in cli/lab*.py alone: see below
     },
+    "theory": {"lab"},  # its other name
     "__main__": {"cli"},
     "": {"_util"},  # and all public rooms once they are used: tests/test_imports.py
 }
 # These have extras; all others need torch, numpy and safetensors only.
-BEYOND_THE_CORE = {"__main__", "cli", "data", "distributed", "runs", "serving", "lab"}
+BEYOND_THE_CORE = {"__main__", "theory", "cli", "data", "distributed", "runs", "serving", "lab"}
 # Numbers never import drawings.
 DRAWINGS = ("mixdim.runs.figures", "mixdim.lab.figures", "matplotlib")
 MAY_DRAW = ("runs.figures", "lab.figures", "lab.reproduce", "lab.demo", "cli")
@@ -115,9 +116,13 @@ def test_no_room_stands_on_another_that_stands_on_it():
         done |= ready
 
 
-def test_nothing_imports_the_lab_but_its_commands():
+def test_nothing_imports_the_lab_but_its_commands_and_its_other_name():
     found = {module_of(path) for path in FILES if any(room_of(n) == "lab" for n in own_imports_of(path))}
-    assert {module for module in found if room_of(module) != "lab"} == {"cli.lab", "cli.lab_theory"}
+    assert {module for module in found if room_of(module) != "lab"} == {
+        "cli.lab",
+        "cli.lab_theory",
+        "theory",
+    }
 
 
 def test_numbers_never_import_drawings():
