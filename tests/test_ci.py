@@ -1,13 +1,15 @@
 """What CI does before it checks and tests, with programs that only note that they were called."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).parent.parent / ".ci" / "run"
+ROOT = Path(__file__).parent.parent
+RUN = ROOT / ".ci" / "run"
 
 
 @pytest.fixture
@@ -54,3 +56,9 @@ def test_ci_fails_where_make_does(ci, failing):
     with pytest.raises(subprocess.CalledProcessError) as failed:
         ci(chromium="", make=f'echo "make $1"; test "make $1" != "{failing}"')
     assert failed.value.stdout.splitlines()[-1] == failing
+
+
+def test_every_path_that_the_makefile_names_is_there():
+    named = re.findall(r"\b(?:tests|tools|benchmarks)/[\w/]+(?:\.py)?", (ROOT / "Makefile").read_text())
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).exists()] == []

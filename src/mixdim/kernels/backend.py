@@ -21,7 +21,7 @@ from mixdim.kernels.forms import SplitForm
 from mixdim.kernels.interaction import dot_interaction, lookup_interaction
 from mixdim.kernels.library import COMPILED, switched_off
 from mixdim.kernels.lookup import lookup, vectors
-from mixdim.kernels.mlp import LinearLayer, is_simple_mlp, kernel_layers
+from mixdim.kernels.mlp import LinearLayer, is_large, is_simple_mlp, kernel_layers
 from mixdim.kernels.scores import dot_scores
 from mixdim.kernels.split import KeptWeights, split_interaction
 from mixdim.kernels.structs import CODE_TYPES, Lookup
@@ -76,7 +76,7 @@ class MlpCall(NamedTuple):
     """Linear layers with activations."""
 
     x: Tensor
-    layers: Sequence[LinearLayer]
+    layers: Callable[[], Sequence[LinearLayer] | None]  # None: there is anything else among them
 
 
 class StepCall(NamedTuple):
@@ -165,7 +165,8 @@ class CpuKernels:
 
     def mlp(self, call: MlpCall) -> Tensor | None:
         """Where packing weights pays."""
-        return kernel_layers(*call) if is_simple_mlp(*call) else None
+        layers = call.layers() if is_large(call.x) else None
+        return kernel_layers(call.x, layers) if layers and is_simple_mlp(call.x, layers) else None
 
     def describe_step(self, call: StepCall) -> tuple[float, ...] | None:
         """Addresses and numbers."""

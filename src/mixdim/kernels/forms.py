@@ -43,6 +43,7 @@ class SplitForm:
 
     def __init__(self, layout: KernelLayout, base_dim: int) -> None:
         self.layout, self.base_dim = layout, base_dim
+        self._is_cheaper: dict[int, bool] = {}  # by batch size
         self.feature, self.dim, self.sizes = layout.feature, layout.width, layout.rows
         self.num_features = len(layout.features)
         # With hardly more rows than numbers in a row, each row gets a column of its own: one-hot. If all
@@ -144,6 +145,12 @@ class SplitForm:
         elements = batch * (ELEMENT * self.num_elements + VECTOR * self.num_vectors)
         return float(PRODUCT * products + DENSE * dense + elements + START)
 
+    def is_cheaper(self, batch: int) -> bool:
+        """Whether a training step with a batch of this size costs less than in the fused form."""
+        if batch not in self._is_cheaper:  # at most a few sizes, and small batches ask often
+            self._is_cheaper[batch] = self.cost(batch) < self.fused_cost(batch)
+        return self._is_cheaper[batch]
+
     def fused_cost(self, batch: int) -> float:
         """The same of the fused form."""
         D, slots = self.base_dim, self.num_features + 1  # noqa: N806
@@ -169,5 +176,4 @@ def forced() -> Form | None:
 
 def form_of(split: SplitForm, batch: int) -> Form:
     """The cheaper form for a batch of this size, or the one that is forced."""
-    cheaper: Form = "split" if split.cost(batch) < split.fused_cost(batch) else "fused"
-    return forced() or cheaper
+    return forced() or ("split" if split.is_cheaper(batch) else "fused")

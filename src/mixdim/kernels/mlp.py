@@ -136,9 +136,14 @@ def _plain_gradients(
     return [None if tensor is None else next(found) for tensor in inputs]
 
 
+def is_large(x: Tensor) -> bool:
+    """Whether an input is a batch for which packing weights may pay."""
+    return x.dim() == 2 and len(x) >= LEAST_BATCH
+
+
 def is_simple_mlp(x: Tensor, layers: Sequence[LinearLayer]) -> bool:
-    """Whether the kernels can compute these layers, and it pays."""
-    if x.dim() != 2 or len(x) < LEAST_BATCH or _something_else_is_computed():
+    """Whether the kernels can compute these layers of a large batch, and it pays."""
+    if _something_else_is_computed():
         return False
     if len(x) * sum(layer.weight.numel() for layer in layers) < LEAST_PRODUCTS:
         return False

@@ -17,8 +17,7 @@ class Layers(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return what the modules return, one after the other: (batch, inputs) -> (batch, outputs)."""
-        layers = _linear_layers(self)
-        found = None if layers is None else dispatch("mlp", MlpCall(input, layers))
+        found = dispatch("mlp", MlpCall(input, lambda: _linear_layers(self)))
         if found is not None:
             return found
         return super().forward(input)  # type: ignore[no-untyped-call]  # torch has no type for it
