@@ -21,10 +21,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 
 import mixdim
 import mixdim.data
+from interleaved import Contest, Step, arguments, run
 from mixdim.data.folder import FeatureMeta, Meta
 from mixdim.data.folder_writer import FolderWriter
 from mixdim.models import DLRM
-from rounds import Contest, Step, arguments, run
 
 FEATURES, DENSE = 26, 13
 MLPS = {"small": ((64, 32), (64, 32)), "paper": ((512, 256, 64), (512, 256))}  # bottom and top

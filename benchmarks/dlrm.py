@@ -19,10 +19,10 @@ from torch.autograd import backward
 from torch.optim import Optimizer
 
 import mixdim
+from interleaved import Contest, Step, arguments, run
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from mixdim.models.layers import Layers
 from rivals import FbgemmTables, LoopOverFeatures, bmm_interaction, import_fbgemm
-from rounds import Contest, Step, arguments, run
 from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
 
 RIVAL = "loop, bmm, SparseAdam"

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd import backward
 
 import mixdim
+from interleaved import Contest, Step, arguments, run
 from rivals import MaskedBands
-from rounds import Contest, Step, arguments, run
 from training import LEARNING_RATE, NUM_BATCHES, sparse_adam, training_step, zipf_ids
 
 ROWS = {"user": 280_000, "item": 54_000}

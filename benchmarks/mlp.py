@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from interleaved import Contest, Step, arguments, run
 from mixdim.models.mlp import mlp
-from rounds import Contest, Step, arguments, run
 
 RIVAL = "nn.Sequential"
 PAIRS = 27 * 26 // 2  # of DLRM's 26 features and its dense vector

@@ -18,9 +18,9 @@ from torch.autograd import backward
 from torch.optim import Optimizer
 
 import mixdim
+from interleaved import Contest, Step, arguments, run
 from mixdim.models import NeuralCollaborativeFiltering
 from rivals import MaskedBands
-from rounds import Contest, Step, arguments, run
 from training import LEARNING_RATE, NUM_BATCHES, sparse_adam, training_step, zipf_ids
 
 SMALL, LARGE = {"user": 6040, "item": 3706}, {"user": 280_000, "item": 54_000}

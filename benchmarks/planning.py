@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import mixdim
+from interleaved import Contest, Step, arguments, run
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
-from rounds import Contest, Step, arguments, run
 
 BUDGET = 2 * sum(CRITEO_KAGGLE_ROWS.values())
 RIVAL = "numpy sort of the counts"

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import mixdim
+from interleaved import Contest, Step, arguments, run
 from mixdim.kernels.library import SWITCH
-from rounds import Contest, Step, arguments, run
 from training import zipf_ids
 
 NUM_BATCHES, BATCH = 8, 65_536

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from interleaved import cpu_seconds_of_others, machine_facts
 from mixdim._util.text import align
 from mixdim.lab.synthetic.generate import generate_criteo_like, generate_movielens_like
-from rounds import cpu_seconds_of_others, machine_facts
 
 SPINS = (300_000, 10_000, 1_000, 0)
 ROWS, SCALE = {"mf": 200_000, "dlrm": 20_000}, {"mf": 0.05, "dlrm": 0.001}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer, SparseAdam
 
-from rounds import Step
+from interleaved import Step
 
 Batch = TypeVar("Batch")
 LEARNING_RATE = 1e-3

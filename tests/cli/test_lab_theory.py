@@ -7,7 +7,7 @@ import typer
 
 from commands import complaint, output
 from mixdim.cli import lab_theory as cli_theory
-from mixdim.runs.figures import drawing as figures
+from mixdim.runs.figures import plots as figures
 
 SMALL = {
     "two-block": ("--size", "16", "--rates", "0.45,0.4,0.35", "--seeds", "1"),

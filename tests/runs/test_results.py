@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mixdim.lab.paper import claims, figure_words
+from mixdim.lab.paper import captions, claims
 from mixdim.lab.paper.protocols import small
 from mixdim.lab.reproduce.targets import FIGURES
 from mixdim.runs.config import config_of
@@ -58,9 +58,9 @@ def test_findings_are_what_the_code_of_today_says_of_the_records(records):
     }
     ncf, clicks = by_model["ncf"], [r for r in by_model["dlrm"] if r.config["init"] == "xavier"]
     starts = [r for r in by_model["dlrm"] if r.config["temperature"] == 0]
-    assert found["fig3d"] == (f"{claims.fewer_parameters(ncf)}\n{figure_words.winners(ncf, 'mse')}")
-    assert found["fig3e"] == figure_words.by_popularity(ncf)
-    assert found["fig7"] == figure_words.he_against_xavier(starts)
+    assert found["fig3d"] == (f"{claims.fewer_parameters(ncf)}\n{captions.winners(ncf, 'mse')}")
+    assert found["fig3e"] == captions.by_popularity(ncf)
+    assert found["fig7"] == captions.he_against_xavier(starts)
     assert found["claim-2x-faster"] == found["fig2c"] == claims.faster(clicks)
     assert found["claim-half"] == claims.half_the_parameters(clicks)
     assert found["fig8"].endswith(claims.fewer_parameters(clicks, at_equal_accuracy=True))

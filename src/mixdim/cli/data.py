@@ -44,7 +44,7 @@ def inspect(
 
     found = inspect_folder(folder)
     if plot is not None:
-        from mixdim.runs.figures.drawing import save_figure
+        from mixdim.runs.figures.plots import save_figure
         from mixdim.runs.figures.popularity import popularity_figure
 
         save_figure(popularity_figure(Dataset(folder).counts, title=f"Popularity in {folder}"), plot)

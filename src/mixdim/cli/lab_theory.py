@@ -121,7 +121,7 @@ def _deliver(
 ) -> None:
     """Run, write the records, then draw and tell what they say."""
     from mixdim.lab.trials.records import read_records, write_records
-    from mixdim.runs.figures.drawing import save_figure
+    from mixdim.runs.figures.plots import save_figure
 
     if out.exists() and not out.is_dir():  # before a minute of work is lost
         raise NotADirectoryError(f"{out} must be a folder, but is a file")

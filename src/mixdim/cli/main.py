@@ -301,7 +301,7 @@ def _deliver(
     if save is not None:
         answer.save(save)
     if plot is not None:
-        from mixdim.runs.figures.drawing import (  # matplotlib is an extra
+        from mixdim.runs.figures.plots import (  # matplotlib is an extra
             save_figure,
             widths_figure,
         )

@@ -124,7 +124,7 @@ def sweep(
     said = {"model": model, "bands": parse_bands(bands), "rounding": rounding, "preset": preset}
     told = config_of(said).over(more)
     if plot is not None:
-        from mixdim.runs.figures.drawing import check_picture, save_figure
+        from mixdim.runs.figures.plots import check_picture, save_figure
 
         if methods is None:
             raise ValueError("--plot needs --methods; temperatures are drawn by `mixdim report`")

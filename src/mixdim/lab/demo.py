@@ -17,15 +17,15 @@ from mixdim._util.files import make_folder
 from mixdim._util.text import align
 from mixdim.data import Dataset
 from mixdim.data.inspection import inspect
-from mixdim.lab.paper.figure_words import listed
+from mixdim.lab.paper.captions import listed
 from mixdim.lab.synthetic.generate import generate_criteo_like, generate_movielens_like
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
 from mixdim.planning.from_counts import plan
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig
-from mixdim.runs.figures.drawing import save_figure, widths_figure
 from mixdim.runs.figures.frontier import frontier_figure
+from mixdim.runs.figures.plots import save_figure, widths_figure
 from mixdim.runs.report.findings import Finding
 from mixdim.runs.report.page import write_report
 from mixdim.runs.sweeps.keys import record_key

@@ -8,7 +8,7 @@ from mixdim.lab.trials.allocation import AllocationOptions, allocation_records
 from mixdim.lab.trials.completion import CompletionOptions, completion_records
 from mixdim.lab.trials.records import having
 from mixdim.lab.trials.two_block import TwoBlockOptions, two_block_records
-from mixdim.runs.figures.drawing import save_figure
+from mixdim.runs.figures.plots import save_figure
 
 
 def silent(*_):

@@ -1,6 +1,6 @@
 """What records say about claims, where the answer is known by construction."""
 
-from mixdim.lab.paper import claims, figure_words
+from mixdim.lab.paper import captions, claims
 from paper_records import click_record, frontier, rating_record
 
 
@@ -108,31 +108,31 @@ def test_feature_blocks_are_compared_with_the_pool_of_their_budget():
 
 
 def test_the_winner_of_a_budget_is_named_with_its_difference_to_uniform():
-    said = figure_words.winners(frontier(), "log_loss")
+    said = captions.winners(frontier(), "log_loss")
     assert "2,000 parameters: temperature 0.3 0.5050, -0.1000" in said
     worse = [click_record(loss=0.5), click_record(temperature=0.3, loss=0.6)]
-    assert figure_words.winners(worse, "log_loss").endswith("1,000 parameters: uniform 0.5000")
+    assert captions.winners(worse, "log_loss").endswith("1,000 parameters: uniform 0.5000")
 
 
 def test_the_most_accurate_wins_not_the_least():
-    assert "2,000 parameters: temperature 0.3 0.5000, +0.1000" in figure_words.winners(
+    assert "2,000 parameters: temperature 0.3 0.5000, +0.1000" in captions.winners(
         frontier(), "accuracy"
     )
 
 
 def test_popular_and_rare_items_are_told_apart():
     records = [rating_record(temperature=t, popular=0.7 - t, rare=0.9 + t) for t in (0.0, 0.4)]
-    said = figure_words.by_popularity(records)
+    said = captions.by_popularity(records)
     assert "- popular items: temperature 0.4 -0.4000\n- rare items: temperature 0.4 +0.4000" in said
 
 
 def test_gaps_bands_starts_times_and_ends_are_told():
     ratings = [rating_record(temperature=t, bands=k) for t in (0.0, 0.4) for k in (2, 8)]
-    assert "uniform: training 0.7000, test 0.8000" in figure_words.gaps(ratings)
-    assert "temperature 0.4: 2: 0.8000, 8: 0.8000" in figure_words.number_of_bands(ratings)
+    assert "uniform: training 0.7000, test 0.8000" in captions.gaps(ratings)
+    assert "temperature 0.4: 2: 0.8000, 8: 0.8000" in captions.number_of_bands(ratings)
     starts = [click_record(init="xavier", loss=0.5), click_record(init="he_fan_out", loss=0.7)]
-    assert "width 2: +0.2000" in figure_words.he_against_xavier(starts)
-    assert "uniform of 8,000 parameters 0.5550" in figure_words.last_losses(frontier())
+    assert "width 2: +0.2000" in captions.he_against_xavier(starts)
+    assert "uniform of 8,000 parameters 0.5550" in captions.last_losses(frontier())
 
 
 def test_half_the_parameters_is_asked_of_the_temperature_nearest_to_the_papers():

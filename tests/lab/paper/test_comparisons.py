@@ -13,7 +13,7 @@ from mixdim.lab.paper.comparisons import (
     paired,
     savings,
 )
-from mixdim.lab.paper.measured_lines import num_parameters, on_test, train_seconds
+from mixdim.lab.paper.curves import num_parameters, on_test, train_seconds
 from paper_records import click_record, frontier
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from mixdim.runs.figures.drawing import save_figure
 from mixdim.runs.figures.frontier import frontier_figure
+from mixdim.runs.figures.plots import save_figure
 from mixdim.runs.sweeps.objective import best_possible, objective_of
 
 

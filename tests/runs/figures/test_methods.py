@@ -6,8 +6,8 @@ import matplotlib.colors
 import pytest
 
 from method_records import by_method, comparison
-from mixdim.runs.figures.drawing import as_it_is, save_figure, short_name
 from mixdim.runs.figures.methods import methods_figure
+from mixdim.runs.figures.plots import as_it_is, save_figure, short_name
 from mixdim.runs.sweeps.best_by_method import best_by_method
 from report_pages import HOSTILE
 from report_records import finished, synthetic

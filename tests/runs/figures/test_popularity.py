@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mixdim.runs.figures.drawing import save_figure
+from mixdim.runs.figures.plots import save_figure
 from mixdim.runs.figures.popularity import popularity_figure
 
 

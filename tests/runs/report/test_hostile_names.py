@@ -13,7 +13,7 @@ from mixdim.lab.figures.paper import canvas
 from mixdim.lab.figures.paper_layer import table_figure
 from mixdim.planning.from_counts import plan
 from mixdim.runs.config import RunConfig
-from mixdim.runs.figures.drawing import as_it_is, save_figure, short_name, widths_figure
+from mixdim.runs.figures.plots import as_it_is, save_figure, short_name, widths_figure
 from mixdim.runs.figures.popularity import popularity_figure
 from mixdim.runs.report.page import report_page
 from mixdim.runs.sweeps.sweep import RunRequest, run_sweep

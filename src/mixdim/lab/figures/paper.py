@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from mixdim.lab.paper.measured_lines import (
+from mixdim.lab.paper.curves import (
     Measure,
     Point,
     by_line,
@@ -29,7 +29,7 @@ from mixdim.lab.paper.measured_lines import (
     summary_of,
     train_seconds,
 )
-from mixdim.runs.figures.drawing import as_it_is
+from mixdim.runs.figures.plots import as_it_is
 from mixdim.runs.sweeps.methods import method_of
 from mixdim.runs.sweeps.objective import best_possible
 from mixdim.runs.sweeps.records import Record

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mixdim.lab.figures.paper import PARAMETERS, canvas, draw_line, draw_lines, log_axis, style
-from mixdim.lab.paper.measured_lines import (
+from mixdim.lab.paper.curves import (
     Measure,
     by_line,
     has_train_thirds,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from mixdim.planning.plan import Plan
-from mixdim.runs.figures.drawing import as_it_is
+from mixdim.runs.figures.plots import as_it_is
 
 GAP = 0.5  # between blocks, in units of the height of the smallest one
 

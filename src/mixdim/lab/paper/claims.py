@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from mixdim.lab.paper.captions import listed
 from mixdim.lab.paper.comparisons import (
     Interval,
     Saving,
@@ -16,8 +17,7 @@ from mixdim.lab.paper.comparisons import (
     reproduces,
     savings,
 )
-from mixdim.lab.paper.figure_words import listed
-from mixdim.lab.paper.measured_lines import (
+from mixdim.lab.paper.curves import (
     Measure,
     by_line,
     by_setting,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scipy import stats
 
-from mixdim.lab.paper.measured_lines import (
+from mixdim.lab.paper.curves import (
     Measure,
     by_line,
     by_setting,

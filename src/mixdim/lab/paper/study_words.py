@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mixdim.data import Dataset
-from mixdim.lab.paper.measured_lines import seed_of
+from mixdim.lab.paper.curves import seed_of
 from mixdim.lab.paper.study import Study
 from mixdim.runs.sweeps.records import Record
 

@@ -20,7 +20,7 @@ from mixdim.lab.paper.study import Study
 from mixdim.lab.reproduce.targets import FIGURES, Target
 from mixdim.lab.reproduce.untrained_targets import Studies
 from mixdim.lab.synthetic.generate import generate_criteo_like, generate_movielens_like
-from mixdim.runs.figures.drawing import save_figure
+from mixdim.runs.figures.plots import save_figure
 from mixdim.runs.report.findings import Finding, read_findings
 from mixdim.runs.sweeps.records import Record
 from mixdim.runs.sweeps.sweep import run_sweep

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from mixdim.lab.figures import paper as paper_figures
 from mixdim.lab.figures import paper_cf as paper_figures_cf
-from mixdim.lab.paper import claims, figure_words
-from mixdim.lab.paper.measured_lines import train_seconds
+from mixdim.lab.paper import captions, claims
+from mixdim.lab.paper.curves import train_seconds
 from mixdim.lab.paper.study import Study
 from mixdim.lab.paper.study_words import caption_of
 from mixdim.lab.reproduce import untrained_targets
@@ -97,9 +97,7 @@ def _collaborative_filtering(study: str, model: str, letters: str) -> dict[str, 
             study,
             Study.frontier,
             paper_figures.loss_against_parameters,
-            lambda records: (
-                f"{claims.fewer_parameters(records)}\n{figure_words.winners(records, 'mse')}"
-            ),
+            lambda records: f"{claims.fewer_parameters(records)}\n{captions.winners(records, 'mse')}",
         ),
         popularity: _measured(
             popularity,
@@ -108,7 +106,7 @@ def _collaborative_filtering(study: str, model: str, letters: str) -> dict[str, 
             study,
             Study.frontier,
             paper_figures_cf.loss_by_popularity,
-            figure_words.by_popularity,
+            captions.by_popularity,
         ),
         gap: _measured(
             gap,
@@ -118,7 +116,7 @@ def _collaborative_filtering(study: str, model: str, letters: str) -> dict[str, 
             study,
             _at_focus,
             paper_figures_cf.generalisation,
-            figure_words.gaps,
+            captions.gaps,
         ),
     }
 
@@ -137,7 +135,7 @@ FIGURES: dict[str, Target] = {
         "ctr",
         _selected,
         paper_figures.learning_curves,
-        figure_words.last_losses,
+        captions.last_losses,
     ),
     "fig2b": _measured(
         "fig2b",
@@ -147,9 +145,7 @@ FIGURES: dict[str, Target] = {
         "ctr",
         _with_lifted,
         paper_figures.loss_against_parameters,
-        lambda records: (
-            f"{figure_words.winners(records, 'log_loss')}\n{claims.lifting(records)}".rstrip()
-        ),
+        lambda records: f"{captions.winners(records, 'log_loss')}\n{claims.lifting(records)}".rstrip(),
     ),
     "fig2c": _measured(
         "fig2c",
@@ -175,7 +171,7 @@ FIGURES: dict[str, Target] = {
         "mf",
         Study.equipartitions,
         paper_figures_cf.equipartitions,
-        figure_words.number_of_bands,
+        captions.number_of_bands,
     ),
     "fig6": _untrained(
         "Width of each feature at one budget",
@@ -190,7 +186,7 @@ FIGURES: dict[str, Target] = {
         "ctr",
         Study.initialisations,
         paper_figures.initialisations,
-        figure_words.he_against_xavier,
+        captions.he_against_xavier,
     ),
     "fig8": _measured(
         "fig8",
@@ -200,7 +196,7 @@ FIGURES: dict[str, Target] = {
         Study.frontier,
         paper_figures.accuracy_against_parameters,
         lambda records: (
-            f"{figure_words.winners(records, 'accuracy')}\n"
+            f"{captions.winners(records, 'accuracy')}\n"
             f"{claims.fewer_parameters(records, at_equal_accuracy=True)}"
         ),
     ),
@@ -211,7 +207,7 @@ FIGURES: dict[str, Target] = {
         "ctr",
         Study.frontier,
         paper_figures.time_against_parameters,
-        lambda records: figure_words.smallest_and_largest(
+        lambda records: captions.smallest_and_largest(
             records, "Seconds of training", train_seconds, lambda s: f"{s:.1f} s"
         ),
     ),

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from mixdim.lab.figures.paper_layer import layer_figure, table_figure
-from mixdim.lab.paper.figure_words import listed
+from mixdim.lab.paper.captions import listed
 from mixdim.lab.paper.study import Study
 from mixdim.lab.paper.study_words import describe, models_by_data
 from mixdim.planning.from_counts import plan
-from mixdim.runs.figures.drawing import widths_figure
+from mixdim.runs.figures.plots import widths_figure
 from mixdim.runs.figures.popularity import popularity_figure
 from mixdim.training.tasks import task_of
 

@@ -20,8 +20,8 @@ from mixdim._util.arguments import whole_number
 from mixdim.data.folder import FeatureMeta, Meta
 from mixdim.data.folder_writer import FolderWriter
 from mixdim.lab.synthetic import planted, realistic, realistic_values
-from mixdim.lab.synthetic.drawing import Drawing
 from mixdim.lab.synthetic.realistic_values import Features, checked_unseen
+from mixdim.lab.synthetic.sampling import Drawing
 
 CHUNK = 1 << 14  # rows drawn at a time; another number would be another data set
 

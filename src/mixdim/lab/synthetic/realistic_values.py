@@ -15,7 +15,7 @@ import numpy as np
 
 from mixdim._util.arguments import real_number
 from mixdim.lab.synthetic import planted
-from mixdim.lab.synthetic.drawing import Drawing, Link, cumulative
+from mixdim.lab.synthetic.sampling import Drawing, Link, cumulative
 
 SKEW, UNSEEN = 0.7, 0.4
 

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mixdim.planning.budget import format_bytes
-from mixdim.runs.figures.drawing import as_it_is, short_name
+from mixdim.runs.figures.plots import as_it_is, short_name
 from mixdim.runs.sweeps.best_by_method import best_by_method
 from mixdim.runs.sweeps.methods import place_among_methods
 from mixdim.runs.sweeps.objective import best_possible, common_task

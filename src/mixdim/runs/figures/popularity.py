@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from mixdim.runs.figures.drawing import as_it_is, short_name
+from mixdim.runs.figures.plots import as_it_is, short_name
 
 MOST_FEATURES = 6  # lines that can be told apart
 POINTS = 300  # of a line: more cannot be seen on a logarithmic axis

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from mixdim.lab.paper.comparisons import paired
-from mixdim.lab.paper.measured_lines import (
+from mixdim.lab.paper.curves import (
     Measure,
     by_line,
     by_setting,

@@ -1,7 +1,7 @@
 import pytest
 
 import mixdim
-from mixdim.runs.figures.drawing import save_figure, widths_figure
+from mixdim.runs.figures.plots import save_figure, widths_figure
 
 
 def test_the_widths_are_drawn_from_popular_to_rare_with_a_line_for_each_plan():
