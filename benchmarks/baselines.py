@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import backward
 
 import mixdim.data
-from mixdim.data.dataset import Batch
+from mixdim.data import Batch
 from mixdim.runs.baseline_report import baselines_line
 from mixdim.runs.config import RunConfig
 from mixdim.runs.train import train_run

@@ -16,8 +16,8 @@ from typing import Any
 
 from mixdim._util.text import align
 from mixdim.data import Dataset
-from mixdim.data.criteo import prepare_criteo
-from mixdim.data.movielens import prepare_movielens
+from mixdim.data.public.criteo import prepare_criteo
+from mixdim.data.public.movielens import prepare_movielens
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs.baseline_report import baseline_losses
 from mixdim.runs.config import RunConfig

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mixdim.data.criteo import CATEGORICAL, DENSE
-from mixdim.data.prepare import prepare_table
+from mixdim.data.public.criteo import CATEGORICAL, DENSE
+from mixdim.data.table import prepare_table
 from mixdim.runs.config import RunConfig
 from mixdim.runs.train import train_run
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mixdim.data.criteo import prepare_criteo
+from mixdim.data.public.criteo import prepare_criteo
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 
 CHUNK = 250_000

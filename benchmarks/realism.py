@@ -20,7 +20,7 @@ import numpy as np
 import mixdim
 import mixdim.data
 from mixdim._util.text import align
-from mixdim.data.inspection import inspect
+from mixdim.data.inspect import inspect
 from mixdim.lab.synthetic.generate import generate_criteo_like, generate_realistic_clicks
 from mixdim.runs.config import RunConfig
 from mixdim.runs.train import train_run

@@ -27,7 +27,7 @@ plan = mixdim.plan({"user": 60, "item": 37}, temperature=0.3, base_dim=8)
 plan.nbytes(optimizer="adam"), plan.quantized().nbytes(), plan.trainable(), str(plan)
 Plan.from_json(plan.to_json())
 mixdim.power_law_dims, mixdim.equal_mass_bands, mixdim.spectral_plan, mixdim.data, mixdim.distributed
-import mixdim.planning.methods, mixdim.data.prepare, mixdim.distributed.placement
+import mixdim.planning.methods, mixdim.data.table, mixdim.distributed.placement
 """
 
 HELP = """

@@ -36,7 +36,7 @@ def test_dense_columns_follow_rules_that_are_shown_or_stay_as_they_are(capsys, t
     raw, out = write_table(tmp_path / "clicks.csv"), tmp_path / "clicks"
     told = ("prepare", "table", str(raw), "--out", str(out), *TABLE)
     printed = output(capsys, *told).out
-    assert "dense: 1 standardised by the training split, 1 more to tell what is missing\n" in printed
+    assert "dense: 1 standardised by the training split, 1 more for missing values\n" in printed
     assert "unknown values: none in validation and test\n" in printed
     (column,) = json.loads(output(capsys, "inspect", str(out), "--json").out)["dense"]
     assert (column["name"], column["tells_missing"]) == ("age", True)

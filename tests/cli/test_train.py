@@ -9,7 +9,7 @@ import pytest
 
 from commands import complaint, output
 from mixdim.cli.main import run
-from mixdim.data.prepare import prepare_table
+from mixdim.data.table import prepare_table
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs import train as training_run
 from mixdim.training import Checkpoints, checkpoints

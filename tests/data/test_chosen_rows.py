@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 from mixdim.data import Dataset, sources
-from mixdim.data.column_patterns import match_columns
+from mixdim.data.columns import match_columns
 from mixdim.data.folder import read_meta
-from mixdim.data.prepare import prepare_table
+from mixdim.data.table import prepare_table
 
 LINES = ["0,a,u1,5,x", "9,a,u2,6,y", "8,b,u1,,x", "3,b,u3,8,y", "10,a,u1,9,z"]
 GIVEN = {"categorical": ["site", "user"], "split": "position"}

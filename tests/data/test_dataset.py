@@ -7,7 +7,7 @@ from small_folder import write_small_folder
 
 import mixdim
 import mixdim.data
-from mixdim.data.prepare import prepare_table
+from mixdim.data.table import prepare_table
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from mixdim.data import Dataset, sources
 from mixdim.data.dense_rules import DenseRule, dense_names
 from mixdim.data.folder import read_meta
-from mixdim.data.prepare import prepare_table
+from mixdim.data.table import prepare_table
 
 NAMES = ("even", "skewed", "both", "gaps", "same", "nothing", "late", "time", "rare")
 ROWS, TRAIN = 500, 400

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mixdim.data.download import ADDRESSES, SOURCES, download, fetch, licence_of
+from mixdim.data.public.download import ADDRESSES, SOURCES, download, fetch, licence_of
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -195,10 +195,10 @@ def test_a_part_longer_than_the_file_is_started_over(host, tmp_path):
     assert get(host, tmp_path, "criteo-kaggle").path.read_bytes() == CONTENT
 
 
-def test_a_range_that_was_not_asked_for_is_refused(host, tmp_path):
+def test_a_range_that_was_not_requested_is_refused(host, tmp_path):
     host.range_shift = 7
     (tmp_path / f"{FILE}.part").write_bytes(CONTENT[:HALF])
-    with pytest.raises(OSError, match=f"asked for the bytes from {HALF} on, got 'bytes {HALF + 7}-"):
+    with pytest.raises(OSError, match=f"requested the bytes from {HALF} on, got 'bytes {HALF + 7}-"):
         get(host, tmp_path)
     assert (tmp_path / f"{FILE}.part").read_bytes() == CONTENT[:HALF]
 

@@ -5,7 +5,7 @@ from small_folder import change_page, sign_again, write_small_folder
 
 from mixdim.data import Dataset
 from mixdim.data.folder import PIECES, SAMPLE, fingerprint, read_meta
-from mixdim.data.inspection import inspect
+from mixdim.data.inspect import inspect
 
 
 def test_a_finished_folder_says_what_it_holds(tmp_path):

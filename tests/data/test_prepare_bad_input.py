@@ -1,6 +1,7 @@
 """What `prepare` says of input that is wrong; a refused preparation leaves nothing behind."""
 
 import gzip
+import io
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,9 @@ import pytest
 
 from mixdim.data import sources
 from mixdim.data.folder import read_meta
-from mixdim.data.prepare import prepare_criteo, prepare_movielens, prepare_table
+from mixdim.data.public.criteo import prepare_criteo
+from mixdim.data.public.movielens import prepare_movielens
+from mixdim.data.table import prepare_table
 
 GOOD = "1\t" + "\t".join(["3"] * 13) + "\t" + "\t".join(["0a1b2c3d"] * 26)
 
@@ -46,6 +49,20 @@ CASES = [
     *((reason, line, 1 << 20) for reason, lines in BAD_CRITEO.items() for line in lines),
     *((reason, lines[0], 100) for reason, lines in BAD_CRITEO.items()),  # every row a block of its own
 ]
+
+
+def file_of(write):
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def write_zip(file):
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("movies.csv", "x")
+
+
+LINE, ZIP, PARQUET = GOOD.encode(), file_of(write_zip), file_of(pl.DataFrame({"y": [1]}).write_parquet)
 
 
 @pytest.fixture(autouse=True)
@@ -114,19 +131,6 @@ def criteo(path, **given):
     return partial(prepare_criteo, [path], **given)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
-    raw = tmp_path / "raw"
-    refused(tmp_path, criteo(raw), match="raw does not exist", error=FileNotFoundError)
-    refused(tmp_path, criteo(tmp_path), match="is a directory", error=IsADirectoryError)
-    refused(tmp_path, partial(prepare_criteo, []), match="at least one file")
-    raw.write_bytes(b"")
-    refused(tmp_path, criteo(raw), match="raw is empty")
-    raw.write_bytes(gzip.compress(b""))
-    refused(tmp_path, criteo(raw), match="raw is empty")
-    raw.write_bytes(b"\n\n")
-    refused(tmp_path, criteo(raw), match="no rows in the training split: 0 rows of raw")
-
-
 @pytest.mark.parametrize(
     "spoil", [lambda data: data[:-20], lambda data: data[:60] + b"\0" * 30 + data[90:]]
 )
@@ -143,24 +147,6 @@ def test_a_line_without_end_is_no_text(tmp_path, monkeypatch):
     refused(tmp_path, criteo(tmp_path / "raw"), match="raw: line 1 is longer than 1,000 bytes")
 
 
-def test_arguments_of_criteo_are_checked(tmp_path):
-    raw = tmp_path / "train.txt"
-    raw.write_text(GOOD)
-    refused(tmp_path, criteo(raw, layout="x"), match="layout must be 'kaggle' or 'terabyte', got 'x'")
-    refused(tmp_path, criteo(raw, layout="terabyte"), match=r"train\.txt: .* day_0 to day_23")
-    refused(tmp_path, criteo(raw, rows=0), match="rows must be >= 1, got 0")
-    refused(tmp_path, criteo(raw, min_count=0), match="min_count must be >= 1, got 0")
-    refused(tmp_path, criteo(raw, max_bad=-1), match="max_bad must be >= 0, got -1")
-    (tmp_path / "day_24").write_text(GOOD)
-    refused(tmp_path, criteo(tmp_path / "day_24", layout="terabyte"), match="day_24: ")
-    (tmp_path / "day_23").write_text(GOOD)
-    refused(
-        tmp_path,
-        criteo(tmp_path / "day_23", layout="terabyte"),
-        match="no rows in the training split: 1 rows of day_23",
-    )
-
-
 def test_an_existing_folder_stays_unless_it_may_be_replaced(tmp_path):
     (tmp_path / "raw").write_text(GOOD)
     old = prepare_criteo([tmp_path / "raw"], tmp_path / "out")
@@ -173,34 +159,6 @@ def test_an_existing_folder_stays_unless_it_may_be_replaced(tmp_path):
 
 
 # MovieLens
-
-
-def test_movielens_input_that_is_none_is_named(tmp_path):
-    raw = tmp_path / "raw"
-    call = partial(prepare_movielens, raw)
-    refused(tmp_path, call, match="does not exist", error=FileNotFoundError)
-    raw.write_text("hello\n")
-    refused(tmp_path, call, match="raw has no MovieLens ratings: its first line is 'hello'")
-    raw.write_text("userId,rating,timestamp\n1,2,3\n")
-    refused(tmp_path, call, match="header has no column movieId")
-    raw.write_text("userId,movieId,movieId,rating,timestamp\n1,2,3,4,5\n")
-    refused(tmp_path, call, match="names a column twice")
-    raw.write_text("userId,movieId,rating,timestamp\n")
-    refused(tmp_path, call, match="no rows in the training split")
-    raw.write_text("1\t2\t3\t4\n")
-    refused(tmp_path, partial(call, split="x"), match="split must be 'random' or 'time', got 'x'")
-    (tmp_path / "folder").mkdir()
-    refused(
-        tmp_path,
-        partial(prepare_movielens, tmp_path / "folder"),
-        match=r"has no ratings: none of ratings\.csv",
-        error=FileNotFoundError,
-    )
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
-        archive.writestr("movies.csv", "x")
-    refused(tmp_path, partial(prepare_movielens, tmp_path / "x.zip"), match=r"x\.zip has no ratings")
-    (tmp_path / "x.zip").write_bytes((tmp_path / "x.zip").read_bytes()[:-30])
-    refused(tmp_path, partial(prepare_movielens, tmp_path / "x.zip"), match=r"x\.zip cannot be unpacked")
 
 
 @pytest.mark.parametrize(
@@ -266,55 +224,82 @@ def test_a_quote_that_never_closes_is_one_malformed_row(tmp_path):
     assert message.endswith("line 3: bad quotes")
 
 
+# What cannot be prepared at all
+
+RATED = b"userId,movieId,rating,timestamp\n"
+GOOD_TABLE = b"y,c,d,t\n1,a,2,3\n"
+
+
 @pytest.mark.parametrize(
-    ("given", "match"),
+    ("prepare", "name", "content", "given", "match"),
     [
-        ({"target": "z"}, r"t\.csv has no column 'z'; it has y, c, d, t"),
-        ({"categorical": ["c", "z"]}, r"t\.csv has no column 'z'"),
-        ({"dense": ["z"]}, r"t\.csv has no column 'z'"),
-        ({"bags": {"z": "|"}}, r"t\.csv has no column 'z'"),
-        ({"split": "time:z"}, r"t\.csv has no column 'z'"),
-        ({"categorical": []}, "categorical must name at least one column"),
-        ({"categorical": ["c", "c"]}, "column 'c' is given twice"),
-        ({"categorical": ["c", "y"]}, "column 'y' is the target"),
-        ({"bags": {"c": ""}}, "bag 'c' needs the mark"),
-        ({"bags": {"a/b": "|"}}, "bag 'a/b' cannot be a file name"),
-        ({"task": "x"}, "task must be 'binary' or 'rating', got 'x'"),
-        ({"split": "x"}, "split must be 'random', 'position' or 'time:COLUMN', got 'x'"),
-        ({"split": "time:"}, "split must be"),
-        ({"separator": ";;"}, "separator must be one ASCII character, got ';;'"),
-        ({"separator": ";"}, "has no column 'y'"),
-        ({"encoding": "x"}, "encoding 'x' is unknown"),
-        ({"encoding": "utf-16"}, "encoding must extend ASCII"),
+        (prepare_criteo, "raw", None, {}, "raw does not exist"),
+        (prepare_criteo, ".", None, {}, "is a directory"),
+        (prepare_criteo, None, None, {}, "at least one file"),
+        (prepare_criteo, "raw", b"", {}, "raw is empty"),
+        (prepare_criteo, "raw", gzip.compress(b""), {}, "raw is empty"),
+        (prepare_criteo, "raw", b"\n\n", {}, "no rows in the training split: 0 rows of raw"),
+        (prepare_criteo, "raw", LINE, {"layout": "x"}, "layout must be 'kaggle' or 'terabyte', got 'x'"),
+        (prepare_criteo, "a.txt", LINE, {"layout": "terabyte"}, r"a\.txt: .* day_0 to day_23"),
+        (prepare_criteo, "day_24", LINE, {"layout": "terabyte"}, "day_24: "),
+        (prepare_criteo, "day_23", LINE, {"layout": "terabyte"}, "no rows .*: 1 rows of day_23"),
+        (prepare_criteo, "raw", LINE, {"rows": 0}, "rows must be >= 1, got 0"),
+        (prepare_criteo, "raw", LINE, {"min_count": 0}, "min_count must be >= 1, got 0"),
+        (prepare_criteo, "raw", LINE, {"max_bad": -1}, "max_bad must be >= 0, got -1"),
+        (prepare_movielens, "raw", None, {}, "does not exist"),
+        (prepare_movielens, "raw", b"hello\n", {}, "raw has no MovieLens ratings: its first .* 'hello'"),
+        (prepare_movielens, "raw", b"userId,rating,timestamp\n1,2,3\n", {}, "has no column movieId"),
+        (prepare_movielens, "raw", b"userId,userId,movieId,rating,timestamp\n", {}, "a column twice"),
+        (prepare_movielens, "raw", RATED, {}, "no rows in the training split"),
+        (prepare_movielens, "raw", RATED, {"split": "x"}, "must be 'random' or 'time', got 'x'"),
+        (prepare_movielens, ".", None, {}, r"has no ratings: none of ratings\.csv"),
+        (prepare_movielens, "x.zip", ZIP, {}, r"x\.zip has no ratings"),
+        (prepare_movielens, "x.zip", ZIP[:-30], {}, r"x\.zip cannot be unpacked"),
+        (
+            prepare_table,
+            "t.csv",
+            GOOD_TABLE,
+            {"target": "z"},
+            r"t\.csv has no column 'z'; it has y, c",
+        ),
+        (prepare_table, "t.csv", GOOD_TABLE, {"categorical": ["c", "z"]}, "has no column 'z'"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"dense": ["z"]}, "has no column 'z'"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"bags": {"z": "|"}}, "has no column 'z'"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"split": "time:z"}, "has no column 'z'"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"categorical": []}, "must name at least one column"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"categorical": ["c", "c"]}, "column 'c' is given twice"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"categorical": ["c", "y"]}, "column 'y' is the target"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"bags": {"c": ""}}, "bag 'c' needs the mark"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"bags": {"a/b": "|"}}, "'a/b' cannot be a file name"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"task": "x"}, "must be 'binary' or 'rating', got 'x'"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"split": "x"}, "or 'time:COLUMN', got 'x'"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"split": "time:"}, "split must be"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"separator": ";;"}, "one ASCII character, got ';;'"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"separator": ";"}, "has no column 'y'"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"encoding": "x"}, "encoding 'x' is unknown"),
+        (prepare_table, "t.csv", GOOD_TABLE, {"encoding": "utf-16"}, "encoding must extend ASCII"),
+        (prepare_table, "t.csv", b"y,c,d,t,c\n", {}, r"t\.csv: its header names 'c' more than once"),
+        (prepare_table, "t.csv", b"y,c,d,t\n", {}, r"no rows in the training split: 0 rows of t\.csv"),
+        (prepare_table, "t.csv", b"y,c,d,t,\xff\n", {}, r"line 1: .*; try --encoding latin-1$"),
+        (prepare_table, "t.csv", "y".encode("utf-16"), {}, "looks like UTF-16: convert it to UTF-8$"),
+        (prepare_table, "t.csv", PARQUET, {}, r"t\.csv has no column 'd', 'c', 't'"),
+        (prepare_table, "t.csv", PARQUET[:-40], {}, r"t\.csv is no readable Parquet file"),
     ],
 )
-def test_arguments_of_a_table_are_checked(tmp_path, given, match):
-    (tmp_path / "t.csv").write_text("y,c,d,t\n1,a,2,3\n")
-    refused(tmp_path, partial(prepare_table, [tmp_path / "t.csv"], **TABLE | given), match=match)
-
-
-def test_headers_and_files_of_a_table_are_checked(tmp_path):
-    path = tmp_path / "t.csv"
-    call = partial(prepare_table, [path], **TABLE)
-    path.write_text("y,c,d,t,c\n")
-    refused(tmp_path, call, match=r"t\.csv: its header names 'c' more than once")
-    path.write_text("y,c,d,t\n")
-    refused(tmp_path, call, match=r"no rows in the training split: 0 rows of t\.csv")
-    path.write_bytes(b"y,c,d,t,\xff\n1,2,3,4,5\n")
-    refused(tmp_path, call, match=r"t\.csv line 1: .*; try --encoding latin-1$")
-    path.write_bytes("y,c,d,t\n".encode("utf-16"))
-    refused(tmp_path, call, match=r"t\.csv line 1: .*; it looks like UTF-16: convert it to UTF-8$")
-    pl.DataFrame({"y": [1]}).write_parquet(path)
-    refused(tmp_path, call, match=r"t\.csv has no column 'd', 'c', 't'")
-    path.write_bytes(path.read_bytes()[:-40])
-    refused(tmp_path, call, match=r"t\.csv is no readable Parquet file")
+def test_what_cannot_be_prepared_is_one_line(tmp_path, prepare, name, content, given, match):
+    paths = [] if name is None else [tmp_path / name]
+    if content is not None:
+        paths[0].write_bytes(content)
+    raw = paths[0] if prepare is prepare_movielens else paths
+    given = (TABLE if prepare is prepare_table else {}) | given
+    refused(tmp_path, partial(prepare, raw, **given), match=match, error=(ValueError, OSError))
 
 
 CHILD = """
 import resource, sys
 from pathlib import Path
 from mixdim.data import sources
-from mixdim.data.prepare import prepare_criteo
+from mixdim.data.public.criteo import prepare_criteo
 sources.BLOCK = 20_000  # so that rows on their way fit and only ids.npy does not
 for limit in (1_000, 60_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))

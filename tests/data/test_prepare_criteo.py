@@ -14,7 +14,7 @@ from slow_encoder import SHARED, arrays, check_feature, needs_real_data
 
 from mixdim.data import sources
 from mixdim.data.folder import read_meta
-from mixdim.data.prepare import prepare_criteo
+from mixdim.data.public.criteo import prepare_criteo
 
 
 def criteo_row(rng, *, values=50):
@@ -130,7 +130,7 @@ def test_the_real_criteo_rows_decode_to_the_raw_file(tmp_path):
 CHILD = """
 import sys
 from pathlib import Path
-from mixdim.data.prepare import prepare_criteo
+from mixdim.data.public.criteo import prepare_criteo
 def tell(stage, done, total):
     print(stage, flush=True)
     if stage == sys.argv[3]:

@@ -12,7 +12,7 @@ from slow_encoder import SHARED, arrays, check_feature, needs_real_data, slow_vo
 
 from mixdim.data import sources
 from mixdim.data.folder import SPLITS, read_meta
-from mixdim.data.prepare import prepare_movielens
+from mixdim.data.public.movielens import prepare_movielens
 
 
 @pytest.fixture
@@ -226,8 +226,8 @@ def test_ratings_prepared_as_before_are_described_as_before(tmp_path, release):
     [
         ("movies.dat", "7::No genres (1999)", "wrong number of fields"),
         ("movies.dat", "x::Film (1999)::Drama", "not an integer"),
-        ("movies.dat", "2::Again (1999)::Drama", "one of the movies is told of twice"),
-        ("users.dat", "1::M::25::3::1", "one of the users is told of twice"),
+        ("movies.dat", "2::Again (1999)::Drama", "one of the movies has two lines"),
+        ("users.dat", "1::M::25::3::1", "one of the users has two lines"),
         ("users.dat", "9::M::25::3", "wrong number of fields"),
     ],
 )

@@ -12,7 +12,7 @@ from slow_encoder import arrays, check_feature
 
 from mixdim.data import sources
 from mixdim.data.folder import read_meta
-from mixdim.data.prepare import prepare_table
+from mixdim.data.table import prepare_table
 
 
 @pytest.fixture

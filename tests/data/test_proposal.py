@@ -10,7 +10,7 @@ import pytest
 import mixdim.data
 from commands import complaint, output
 from mixdim.data import proposal
-from mixdim.data.guessing import guess
+from mixdim.data.guesses import guess
 from mixdim.data.proposal import propose
 
 

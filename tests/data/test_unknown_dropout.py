@@ -6,9 +6,9 @@ from scipy.stats import chi2
 from small_folder import write_small_folder
 
 import mixdim.data
+from mixdim.data.batches import UnknownDropout, thresholds
 from mixdim.data.folder import FeatureMeta
-from mixdim.data.prepare import prepare_table
-from mixdim.data.unknown_dropout import UnknownDropout, thresholds
+from mixdim.data.table import prepare_table
 
 EPOCHS = 12
 DROPPED = {"batch_size": 128, "shuffle": True, "seed": 3, "unknown_dropout": True}

@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mixdim.data import Dataset, fields, table_files
-from mixdim.data.inspection import inspect
-from mixdim.data.prepare import prepare_table
+from mixdim.data import Dataset, lines, table_files
+from mixdim.data.inspect import inspect
+from mixdim.data.table import prepare_table
 
 
 class Name(str):
@@ -167,12 +167,12 @@ def test_texts_of_few_values_are_texts(tmp_path, kind):
 
 
 def test_quoted_rows_wait_in_frames_of_bounded_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(fields, "QUOTED_FIELDS", 20)
+    monkeypatch.setattr(lines, "QUOTED_FIELDS", 20)
     names = write_table(tmp_path / "t.csv", 8)
     text = (tmp_path / "t.csv").read_text().replace(",1", ',"1"')
     (tmp_path / "t.csv").write_text(text)
     sizes = []
-    rows = fields._rows
-    monkeypatch.setattr(fields, "_rows", lambda *given: sizes.append(len(given[1])) or rows(*given))
+    rows = lines._rows
+    monkeypatch.setattr(lines, "_rows", lambda *given: sizes.append(len(given[1])) or rows(*given))
     prepare_table([tmp_path / "t.csv"], tmp_path / "out", target="y", categorical=names)
     assert sizes == [2] * 6 + [0]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import mixdim
-from mixdim.data.dataset import Batch
+from mixdim.data import Batch
 from mixdim.models import DLRM, WithFirstOrder
 from mixdim.runs.models import build_model
 from mixdim.runs.train import plan_of

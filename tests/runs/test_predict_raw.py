@@ -10,7 +10,9 @@ import pytest
 
 from commands import complaint, output
 from mixdim._util.signals import Terminated
-from mixdim.data.prepare import prepare_criteo, prepare_movielens, prepare_table
+from mixdim.data.public.criteo import prepare_criteo
+from mixdim.data.public.movielens import prepare_movielens
+from mixdim.data.table import prepare_table
 from mixdim.runs.config import RunConfig
 from mixdim.runs.train import train_run
 from mixdim.runs.trained import evaluate_run, predict_raw, predict_run

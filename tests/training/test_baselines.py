@@ -15,7 +15,7 @@ from small_folder import change_page
 from torch.autograd import backward
 
 from mixdim.data import Dataset
-from mixdim.data.prepare import prepare_table
+from mixdim.data.table import prepare_table
 from mixdim.training import baselines, first_order
 from mixdim.training.baselines import Rows, baselines_of, fit_biases
 from mixdim.training.first_order import OPTIONS, Limited, fit_logistic

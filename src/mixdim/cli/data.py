@@ -23,7 +23,7 @@ def download(
     out: Annotated[Path, typer.Option(help="Directory for the file.")] = Path(),
 ) -> None:
     """Download a data set from its official host, resuming a partial download."""
-    from mixdim.data.download import fetch, licence_of
+    from mixdim.data.public.download import fetch, licence_of
 
     typer.echo(licence_of(name))
     with progress_bars(unit="B") as progress:
@@ -40,7 +40,7 @@ def inspect(
 ) -> None:
     """Show how a prepared data set looks: popularity, vocabularies, splits."""
     from mixdim.data import Dataset
-    from mixdim.data.inspection import inspect as inspect_folder
+    from mixdim.data.inspect import inspect as inspect_folder
 
     found = inspect_folder(folder)
     if plot is not None:

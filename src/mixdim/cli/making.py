@@ -1,4 +1,4 @@
-"""A command that makes a prepared folder: its progress, and what it says at the end.
+"""A command that makes a prepared folder: its progress and its last lines.
 
 Knows nothing about where the data comes from.
 """

@@ -53,7 +53,7 @@ def criteo(
     overwrite: Overwrite = False,
 ) -> None:
     """Prepare the Criteo data set: days 1-6 train, day 7 validates and tests."""
-    from mixdim.data.prepare import prepare_criteo
+    from mixdim.data.public.criteo import prepare_criteo
 
     make_folder(
         out,
@@ -103,17 +103,16 @@ def movielens(
     max_bad: MaxBad = 0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Prepare MovieLens: ratings, or clicks with all that the release says of movies and users."""
-    from mixdim.data.movielens_facts import OF_MOVIES, OF_USERS
-    from mixdim.data.prepare import prepare_movielens
+    """Prepare MovieLens: ratings, or clicks with all facts of the release about movies and users."""
+    from mixdim.data.public.movielens import OF_MOVIES, OF_USERS, prepare_movielens
 
     def notes(meta: Meta) -> list[str]:
-        """What this release has not, and unknown values."""
+        """The facts that this release lacks, and unknown values."""
         known = {feature.name for feature in meta.features}
         lacking = [name for name in (*OF_MOVIES, *OF_USERS) if name not in known]
-        is_said = meta.task == "binary" and lacking
-        said = [f"not in this release: {', '.join(lacking)}"] if is_said else []
-        return [*said, *_unknown_values(out, meta)]
+        is_clicks = meta.task == "binary"
+        absent = [f"not in this release: {', '.join(lacking)}"] if is_clicks and lacking else []
+        return [*absent, *_unknown_values(out, meta)]
 
     make_folder(
         out,
@@ -186,8 +185,8 @@ def table(
     overwrite: Overwrite = False,
 ) -> None:
     """Prepare any table; with nothing but its files, look at it and propose the command."""
-    from mixdim.data.prepare import prepare_table
     from mixdim.data.proposal import propose
+    from mixdim.data.table import prepare_table
 
     separator = separator_of(separator)
     if not (out or target or categorical or dense or bag or where or vocabulary_of):
@@ -246,17 +245,17 @@ def _dense_rules(meta: Meta) -> list[str]:
     if not meta.dense_rules:
         return []
     logs = sum(rule.log for rule in meta.dense_rules)
-    told = sum(rule.tells_missing for rule in meta.dense_rules)
+    gaps = sum(rule.tells_missing for rule in meta.dense_rules)
     constant = [rule.column for rule in meta.dense_rules if not rule.scale]
     by = "an earlier training split" if "vocabulary_of" in meta.options else "the training split"
-    said = [f"dense: {len(meta.dense_rules)} standardised by {by}"]
-    said += [f"{logs} of them log(1 + x)"] if logs else []
-    said += [f"{told} more to tell what is missing"] if told else []
-    said += [f"always 0 as training has one value: {', '.join(constant)}"] if constant else []
-    return [", ".join(said)]
+    parts = [f"dense: {len(meta.dense_rules)} standardised by {by}"]
+    parts += [f"{logs} of them log(1 + x)"] if logs else []
+    parts += [f"{gaps} more for missing values"] if gaps else []
+    parts += [f"always 0 as training has one value: {', '.join(constant)}"] if constant else []
+    return [", ".join(parts)]
 
 
 def _unknown_values(out: Path, meta: Meta) -> list[str]:
-    from mixdim.data.unknown_report import unknown_report
+    from mixdim.data.unknown_values import unknown_report
 
     return unknown_report(out, meta)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mixdim.data.dataset import Batch, BatchStream, Dataset
+from mixdim.data.batches import Batch, BatchStream
+from mixdim.data.dataset import Dataset
 
 __all__ = ["Batch", "BatchStream", "Dataset", "open"]
 

@@ -1,16 +1,62 @@
-"""A column of a table, of whatever type, as numbers, times, values or bags: expressions of polars.
+"""Columns of a table: found by name or pattern, and read as numbers, times, values or bags.
 
-Knows nothing about files, roles or splits. All columns of a frame are computed in one query: a query
-for each of 50,000 columns would take minutes.
+Knows nothing about files, roles or splits. A column becomes an expression of polars, and all columns of
+a frame are computed in one query: a query for each of 50,000 columns would take minutes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import translate
+from re import compile as compile_pattern
+
 import polars as pl
 
 TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
+SIGNS = "*?["  # of patterns
 TEXTS = pl.String, pl.Categorical, pl.Enum
 YES, NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
+
+
+def match_columns(
+    given: Mapping[str, Sequence[str]], header: Sequence[str], taken: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """The columns of each option; a pattern stands for those it matches, in the header's order.
+
+    What is itself a column is that column. A pattern passes over the columns that are `taken`, and over
+    those that any option names.
+
+    >>> match_columns({"categorical": ["C*"], "dense": ["C2", "?"]}, ["C1", "C2", "x", "y"], ["y"])
+    {'categorical': ['C1'], 'dense': ['C2', 'x']}
+    """
+    known = set(header)
+    named = {item for items in given.values() for item in items if item in known}
+    free = [name for name in header if name not in named and name not in taken]
+    owner: dict[str, str] = {}  # option and pattern that a column was matched by
+    found: dict[str, list[str]] = {}
+    for option, items in given.items():
+        found[option] = []
+        for item in items:
+            if item in known or not any(sign in item for sign in SIGNS):
+                found[option].append(item)
+                continue
+            matches = compile_pattern(translate(item)).match
+            names = [name for name in free if matches(name)]
+            if not names:
+                raise ValueError(
+                    f"{option} {item!r} matches no column that is free; there are {listed(header)}"
+                )
+            for name in names:
+                other = owner.setdefault(name, option)
+                if other != option:
+                    raise ValueError(f"column {name!r} matches a pattern of {other} and one of {option}")
+            found[option] += [name for name in names if name not in found[option]]
+    return found
+
+
+def listed(header: Sequence[str]) -> str:
+    """The names of a header, as far as a message has room."""
+    return ", ".join(header)[:200]
 
 
 def number(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
@@ -32,8 +78,8 @@ def label(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
     if not isinstance(kind, TEXTS):
         return number(column, kind)
     word = column.cast(pl.String).str.strip_chars().str.to_lowercase()
-    said = pl.when(word.is_in(YES)).then(1.0).when(word.is_in(NO)).then(0.0)
-    return pl.coalesce([said.cast(pl.Float32), number(column, kind)])
+    word_label = pl.when(word.is_in(YES)).then(1.0).when(word.is_in(NO)).then(0.0)
+    return pl.coalesce([word_label.cast(pl.Float32), number(column, kind)])
 
 
 def missing(column: pl.Expr, kind: pl.DataType) -> pl.Expr:

@@ -7,8 +7,8 @@ Knows nothing about files or roles. A text is parsed by the grammar below, never
     not_    = "not" not_ | "(" or_ ")" | COLUMN comparison
     comparison = (">=" | ">" | "<=" | "<" | "==" | "!=") VALUE | ["not"] "in" "(" VALUE {"," VALUE} ")"
 
-A COLUMN is a word or in quotes, a VALUE a number or a text in quotes. As in SQL, comparing a field in
-which nothing is gives neither true nor false, but `COLUMN == ""` says whether nothing is in it.
+A COLUMN is a word or in quotes, a VALUE a number or a text in quotes. As in SQL, comparing an
+empty field gives neither true nor false, but `COLUMN == ""` is whether a field is empty.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def comparisons(condition: Condition) -> Iterator[Comparison]:
 
 
 def columns_of(condition: Condition, *, numbers: bool = False) -> list[str]:
-    """The columns that a condition asks for, each once; with `numbers` those compared with numbers."""
+    """The columns of a condition, each once; with `numbers` those compared with numbers."""
     found = comparisons(condition)
     return list(dict.fromkeys(c.column for c in found if not numbers or isinstance(c.values[0], float)))
 

@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mixdim._util.arguments import whole_number
 from mixdim._util.lazy import import_later
-from mixdim.data.arrays import map_arrays, read_counts
-from mixdim.data.folder import SPLITS, Meta, fingerprint, read_meta, vocabulary_file
-from mixdim.data.parts import Part, checked_part, positions_of
-from mixdim.data.reading_ahead import read_ahead
-from mixdim.data.unknown_dropout import UnknownDropout
+from mixdim.data.batches import (
+    Batch,
+    BatchOrder,
+    BatchStream,
+    UnknownDropout,
+    checked_part,
+    take_bags,
+)
+from mixdim.data.folder import (
+    SPLITS,
+    Meta,
+    fingerprint,
+    map_arrays,
+    read_counts,
+    read_meta,
+    vocabulary_file,
+)
 from mixdim.data.unknown_values import unknown_shares
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 import_later(globals(), torch="torch")  # only batches need it
 
 
-class Batch(NamedTuple):
-    """Some rows: ids of the single-valued features, dense numbers, targets, and bags by feature.
-
-    A bag is (values, offsets): of row i it holds `values[offsets[i] : offsets[i + 1]]`. Of a part of a
-    batch, `weight` is 0 for rows that only fill it up, which must not count, and 1 for others.
-    """
-
-    ids: Tensor  # int32 (batch, features)
-    dense: Tensor  # float32 (batch, dense columns)
-    target: Tensor  # float32 (batch,)
-    bags: dict[str, tuple[Tensor, Tensor]]
-    weight: Tensor | None = None  # float32 (batch,)
-
-
 class Dataset:
-    """A prepared folder, opened: nothing is read into memory before it is asked for."""
+    """A prepared folder, opened: nothing is read into memory before it is used."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -140,7 +136,7 @@ class Dataset:
 
     @cached_property
     def untrained_unknown(self) -> tuple[str, ...]:
-        """The features whose row for unknown values no training row asks for.
+        """The features whose row for unknown values no training row uses.
 
         None if the vocabulary was cut (`--min-count`): then rare values train it, where there are any.
         """
@@ -194,7 +190,7 @@ class Dataset:
         return BatchStream(self, order, prefetch=whole_number(prefetch, "prefetch", at_least=0))
 
     def resume(self, state: dict[str, Any], *, prefetch: int = 4) -> BatchStream:
-        """Continue a stream from what its `state()` said."""
+        """Continue a stream from its `state()`."""
         return self.batches(**state, prefetch=prefetch)
 
     def head(self, rows: int) -> Dataset:
@@ -219,106 +215,9 @@ class Dataset:
         found = self._arrays
         ids, target = _take(found.ids, rows), _take(found.target, rows)
         dense = np.empty((len(ids), 0), np.float32) if found.dense is None else _take(found.dense, rows)
-        bags = {name: _take_bags(*arrays, rows) for name, arrays in found.bags.items()}
+        bags = {name: take_bags(*arrays, rows) for name, arrays in found.bags.items()}
         return Batch(torch.from_numpy(ids), torch.from_numpy(dense), torch.from_numpy(target), bags)
 
 
 def _take(array: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
     return np.array(array[rows]) if isinstance(rows, slice) else array.take(rows, axis=0)
-
-
-def _take_bags(
-    values: np.ndarray, offsets: np.ndarray, rows: slice | np.ndarray
-) -> tuple[Tensor, Tensor]:
-    """The bags of some rows, one after the other, with offsets of their own."""
-    numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-    starts, lengths = offsets[numbers], offsets[numbers + 1] - offsets[numbers]
-    new_offsets = np.concatenate([[0], np.cumsum(lengths)])
-    within = np.arange(new_offsets[-1]) - np.repeat(new_offsets[:-1], lengths)
-    taken = values[np.repeat(starts, lengths) + within]
-    return torch.from_numpy(np.array(taken)), torch.from_numpy(new_offsets)
-
-
-@dataclass(frozen=True)
-class BatchOrder:
-    """Which batches come, in which order, and which of them is next."""
-
-    split: str
-    batch_size: int
-    shuffle: bool
-    seed: int
-    epoch: int
-    position: int
-    unknown_dropout: bool = False
-    part: Part | None = None
-
-
-class BatchStream:
-    """An iterator over batches that knows its place: `state()` says how to go on after the last one."""
-
-    def __init__(self, dataset: Dataset, order: BatchOrder, *, prefetch: int) -> None:
-        self._dataset, self.order, self._prefetch = dataset, order, prefetch
-        self._iterator: Iterator[Batch] | None = None
-
-    def __len__(self) -> int:
-        """Batches of the whole epoch."""
-        start, stop = self._dataset.splits[self.order.split]
-        return -(-(stop - start) // self.order.batch_size)
-
-    def state(self) -> dict[str, Any]:
-        """The arguments of `Dataset.batches` that continue after the last batch handed out."""
-        return vars(self.order).copy()
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        if self._iterator is None:
-            read = _read(self._dataset, self.order)
-            self._iterator = read_ahead(read, self._prefetch) if self._prefetch else read
-        try:
-            batch = next(self._iterator)
-        except StopIteration:
-            raise
-        except BaseException:
-            self._iterator = None  # which has ended: asked again, the same batch is read anew
-            raise
-        self.order = replace(self.order, position=self.order.position + 1)
-        return batch
-
-
-def _read(dataset: Dataset, order: BatchOrder) -> Iterator[Batch]:
-    """The batches of a split in their order, from its position on."""
-    start, stop = dataset.splits[order.split]
-    permutation = None
-    if order.shuffle:
-        generator = np.random.Generator(np.random.Philox(key=[order.seed, order.epoch]))
-        permutation = np.arange(start, stop, dtype=np.int32 if stop < 2**31 else np.int64)
-        generator.shuffle(permutation)
-    for position in range(order.position, -(-(stop - start) // order.batch_size)):
-        first = position * order.batch_size
-        last = min(first + order.batch_size, stop - start)
-        rows: slice | np.ndarray = slice(start + first, start + last)
-        if permutation is not None:
-            rows = permutation[first:last]
-        positions, weight = (
-            (None, None) if order.part is None else positions_of(last - first, order.part)
-        )
-        if positions is not None and not order.unknown_dropout:
-            rows = start + first + positions if permutation is None else permutation[first + positions]
-        batch = dataset.rows(rows)
-        if order.unknown_dropout:
-            bags = {name: values.numpy() for name, (values, _) in batch.bags.items()}
-            place = {"seed": order.seed, "epoch": order.epoch, "position": position}
-            dataset.unknown_dropout.apply(batch.ids.numpy(), bags, **place)
-            batch = batch if positions is None else _part_of(batch, positions)
-        yield batch if weight is None else batch._replace(weight=torch.from_numpy(weight))
-
-
-def _part_of(batch: Batch, positions: np.ndarray) -> Batch:
-    """Some rows of a batch, by their positions in it."""
-    bags = {
-        name: _take_bags(values.numpy(), offsets.numpy(), positions)
-        for name, (values, offsets) in batch.bags.items()
-    }
-    return Batch(batch.ids[positions], batch.dense[positions], batch.target[positions], bags)

@@ -3,7 +3,7 @@
 With z = log(1 + max(x, 0)) for a column that is skewed and never negative in training, and z = x for all
 others, a number x becomes (z - mean) / scale, cut at -10 and 10: mean and scale are z's mean and
 standard deviation in training. A missing one becomes 0, the mean; if some are missing in training, a
-column of its own tells where, as 1. A column with no two different numbers in training is 0 throughout.
+column of its own has 1 where they are. A column with one number only in training is 0 throughout.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIMIT = 10.0  # standard deviations
 
 @dataclass(frozen=True)
 class DenseRule:
-    """What becomes of one column of numbers; `scale` 0 says that it is 0 throughout."""
+    """How one column of numbers is scaled; with `scale` 0 it is 0 throughout."""
 
     column: str
     log: bool
@@ -44,7 +44,7 @@ class DenseRule:
 
     @property
     def tells_missing(self) -> bool:
-        """Whether a second column tells where it is missing; where it always is, that says nothing."""
+        """Whether a second column has 1 where it is missing; a column that always is needs none."""
         return 0 < self.missing < 1
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class DenseRule:
 
 
 def dense_names(rules: Sequence[DenseRule]) -> tuple[str, ...]:
-    """The columns that rules make: those of the numbers, then those that tell what is missing."""
+    """The columns that rules make: those of the numbers, then the indicators of missing ones."""
     names = [rule.column for rule in rules]
     taken = set(names)
     for rule in rules:
@@ -78,8 +78,8 @@ def apply_rules(rules: Sequence[DenseRule], numbers: np.ndarray) -> np.ndarray:
     z = np.clip((z - [rule.mean for rule in rules]) / scales, -LIMIT, LIMIT)
     gaps = np.isnan(numbers)
     z[gaps] = 0.0
-    told = np.array([rule.tells_missing for rule in rules], bool)
-    return np.hstack([z, gaps[:, told]]).astype(np.float32)
+    indicators = np.array([rule.tells_missing for rule in rules], bool)
+    return np.hstack([z, gaps[:, indicators]]).astype(np.float32)
 
 
 class DenseMoments:

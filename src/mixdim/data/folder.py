@@ -1,4 +1,4 @@
-"""The prepared format: a folder of memory-mapped arrays with a page that describes it.
+"""The prepared format: a folder of memory-mapped arrays, and `meta.json`, which describes it.
 
 Knows nothing about where data comes from or how a model reads it.
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from mixdim._util.arguments import whole_number
 from mixdim.data.dense_rules import DenseRule, dense_names
@@ -35,6 +36,7 @@ SPLITS = ("train", "validation", "test")
 KINDS = ("value", "missing", "out_of_vocabulary")  # of a row of a vocabulary
 SAMPLE = 1 << 20  # bytes of each of the pieces that a large file is fingerprinted by
 PIECES = 64
+CHUNK = 1 << 22  # numbers of an array that are looked at together
 UNFINISHED = ".partial-"  # in the name of a folder that is being written
 
 
@@ -225,3 +227,80 @@ def _naming(page: Path) -> Iterator[None]:
         raise ValueError(f"{page} is malformed: {error.args[0]!r} is missing") from None
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{page} is malformed: {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """What a folder holds beside its vocabularies; an array is read when it is used."""
+
+    ids: np.ndarray  # int32 (rows, single-valued features)
+    target: np.ndarray  # float32 (rows,)
+    dense: np.ndarray | None  # float32 (rows, dense columns)
+    bags: dict[str, tuple[np.ndarray, np.ndarray]]  # int32 (values,) and int64 (rows + 1,), by feature
+
+
+def map_arrays(folder: Path, meta: Meta) -> Arrays:
+    """Map the arrays; raise if one is not as `meta.json` describes it.
+
+    Only shapes, types and the ends of bags are checked: the layer refuses a wrong id when it looks it
+    up.
+    """
+    rows, num_dense = meta.num_rows, len(meta.dense)
+    single_valued = sum(not feature.bag for feature in meta.features)
+    return Arrays(
+        ids=_mapped(folder / "ids.npy", np.int32, (rows, single_valued)),
+        target=_mapped(folder / "target.npy", np.float32, (rows,)),
+        dense=_mapped(folder / "dense.npy", np.float32, (rows, num_dense)) if num_dense else None,
+        bags={f.name: _mapped_bags(folder, f.name, rows) for f in meta.features if f.bag},
+    )
+
+
+def read_counts(folder: Path, meta: Meta, number: int) -> np.ndarray:
+    """How often each id of a feature, given by its place, occurs in the training split: int64."""
+    path, feature = folder / vocabulary_file(number), meta.features[number]
+    try:
+        counts = pl.read_parquet(path, columns=["count"], glob=False).to_series().to_numpy()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    if len(counts) != feature.rows:
+        raise ValueError(
+            f"{path} has {len(counts):,} values, and feature {feature.name!r} has {feature.rows:,} rows"
+        )
+    return counts
+
+
+def chunks_of(path: Path, start: int, stop: int) -> Iterator[np.ndarray]:
+    """Views of the rows of an array from `start` to `stop`, one after the other.
+
+    Each is mapped anew, so that the pages of the ones before do not add up.
+    """
+    shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+    rows = max(1, CHUNK // max(1, int(np.prod(shape[1:]))))
+    for first in range(start, stop, rows):
+        yield np.load(path, mmap_mode="r", allow_pickle=False)[first : min(first + rows, stop)]
+
+
+def _mapped_bags(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    offsets = _mapped(folder / bag_file(name, "offsets"), np.int64, (rows + 1,))
+    values = _mapped(folder / bag_file(name, "values"), np.int32)
+    if (int(offsets[0]), int(offsets[-1])) != (0, len(values)):
+        raise ValueError(
+            f"{folder / bag_file(name, 'offsets')} must rise from 0 to the {len(values):,} values there "
+            f"are, got {offsets[0]:,} to {offsets[-1]:,}"
+        )
+    return values, offsets
+
+
+def _mapped(path: Path, dtype: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """An array of this type and shape; if that is not known, a vector."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    shape = (array.size,) if shape is None else shape
+    if array.shape != shape:
+        raise ValueError(f"{path} has shape {array.shape} instead of {shape}")
+    if array.dtype != dtype:
+        raise ValueError(f"{path} holds {array.dtype} instead of {np.dtype(dtype)}")
+    # A plain view of the mapped memory: indexing a memmap costs a wrapper each time.
+    return array.view(np.ndarray)

@@ -11,14 +11,16 @@ import logging
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from glob import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import polars as pl
 
 from mixdim._util.files import follow_links, sync, write_atomically
 from mixdim._util.locks import at_work
@@ -73,13 +75,13 @@ class FolderWriter:
     def finish(self, meta: Meta) -> None:
         """Describe the folder and put it in its place."""
         files = sorted(p for p in self.path.rglob("*") if p.is_file())
-        told = asdict(meta)
+        described = asdict(meta)
         if meta.dense_rules is None:
-            del told["dense_rules"]  # what has none is written as before there were any
+            del described["dense_rules"]  # written only where there are some
         document = {
             "format": FORMAT,
             "version": VERSION,
-            **told,
+            **described,
             "num_rows": meta.num_rows,
             "files": {
                 str(path.relative_to(self.path)): {
@@ -102,6 +104,64 @@ class FolderWriter:
             raise FileExistsError(
                 f"{self.out} was made by somebody else meanwhile; --overwrite replaces it"
             ) from None
+
+
+class ArrayFile:
+    """An array of the folder, written by `write`, not through memory.
+
+    A full disk is then an OSError instead of a kill, and written pages do not count as our memory.
+    """
+
+    def __init__(self, writer: FolderWriter, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        array = writer.array(name, shape, dtype)
+        self._dtype, self._row = array.dtype, array.dtype.itemsize * int(np.prod(shape[1:]))
+        self._offset, self._path = array.offset, writer.path / name
+
+    def put(self, start: int, rows: np.ndarray) -> None:
+        """Write rows from row `start` on."""
+        with self._path.open("r+b") as file:
+            file.seek(self._offset + start * self._row)
+            file.write(np.ascontiguousarray(rows, self._dtype).data.cast("B") if rows.size else b"")
+
+
+@dataclass
+class Spool:
+    """Typed rows on disk, a file for each chunk, between reading and encoding."""
+
+    folder: Path
+    sizes: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        return sum(self.sizes)
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Write a chunk."""
+        self.folder.mkdir(exist_ok=True)
+        # Python writes the file: its error says what the disk lacks, which that of polars does not.
+        content = frame.write_ipc(None)
+        self._path(len(self.sizes)).write_bytes(content.getbuffer())
+        self.sizes.append(frame.height)
+
+    def chunks(self, *, remove: bool = False) -> Iterator[tuple[int, pl.DataFrame]]:
+        """The first row and the rows of each chunk; with `remove`, each file goes once it was read."""
+        start = 0
+        for index, size in enumerate(self.sizes):
+            yield start, pl.read_ipc(self._path(index).read_bytes())
+            start += size
+            if remove:
+                self._path(index).unlink()
+        if remove:
+            self.folder.rmdir()
+
+    def column(self, name: str) -> np.ndarray:
+        """One column of all rows."""
+        parts = [pl.read_ipc(self._path(i), columns=[name]) for i in range(len(self.sizes))]
+        return pl.concat(parts)[name].to_numpy()
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"{index}.arrow"
 
 
 def _claim(out: Path, begun: ExitStack) -> Path:

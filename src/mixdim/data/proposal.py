@@ -14,8 +14,8 @@ from shlex import join, quote
 import polars as pl
 
 from mixdim._util.text import align, printable
-from mixdim.data.fields import UTF16
-from mixdim.data.guessing import Guess, guess
+from mixdim.data.guesses import Guess, guess
+from mixdim.data.lines import UTF16
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Source, check_sources
 from mixdim.data.table_files import check_text, header_of, is_parquet, read_rows
@@ -53,7 +53,7 @@ class Proposal:
         if column is self.target:
             return "target"
         if column.kind in ("binary", "rating"):
-            # What is called as a target would tell it.
+            # A column called like a target would give the target away.
             return "leave out" if column.named else "categorical"
         if column.kind == "time" and column is not self.time:
             return "leave out"
@@ -96,7 +96,7 @@ class Proposal:
                 f"{column.distinct:,}",
                 f"{column.missing:.1%}",
                 _cut(column.example),
-                "called like the target" if self._tells_target(column) else column.why,
+                "called like the target" if self._leaks_target(column) else column.why,
             ]
             for column in self.columns
         ]
@@ -112,7 +112,7 @@ class Proposal:
             f"  {self.command}",
         ])  # fmt: skip
 
-    def _tells_target(self, column: Guess) -> bool:
+    def _leaks_target(self, column: Guess) -> bool:
         return column.kind in ("binary", "rating") and self.role(column) == "leave out"
 
     def _notes(self) -> list[str]:

@@ -23,7 +23,7 @@ class Column(Protocol):
 class Rejects:
     """Counts malformed rows by reason and remembers the first few places.
 
-    `advice` says for a reason what might help. `left_out` counts the well-formed rows that a filter does
+    `advice` has for a reason what might help. `left_out` counts the well-formed rows that a filter does
     not want; it is None without a filter.
     """
 
@@ -59,8 +59,8 @@ class Rejects:
             return
         self.reasons[reason] += len(lines)
         self.lines[file].append(np.asarray(lines, np.int64))
-        told = [reason] * SHOWN if values is None else [f"{reason}: {_shown(v)}" for v in values]
-        new = [(file, int(line), why) for line, why in zip(lines[:SHOWN], told, strict=False)]
+        reasons = [reason] * SHOWN if values is None else [f"{reason}: {_shown(v)}" for v in values]
+        new = [(file, int(line), why) for line, why in zip(lines[:SHOWN], reasons, strict=False)]
         # One block is checked reason by reason, so its places arrive out of order.
         here = sorted([place for place in self.places if place[0] == file] + new, key=lambda p: p[1])
         self.places = ([place for place in self.places if place[0] != file] + here)[:SHOWN]
@@ -73,7 +73,7 @@ class Rejects:
     ) -> np.ndarray:
         """Which rows pass all checks; the first failed one rejects.
 
-        A check is a reason, what passed, and if they shall be shown the values that it is about.
+        A check is a reason, the rows that passed and, to show them, the values that it is about.
         """
         good = np.ones(len(lines), bool)
         for reason, passed, *about in checks:

@@ -53,7 +53,7 @@ class Source:
         return str(self.path) if self.member is None else f"{self.path}/{self.member}"
 
     def describe(self) -> dict[str, Any]:
-        """What `meta.json` says of it."""
+        """Its entry in `meta.json`."""
         size = self.path.stat().st_size
         return {"name": self.path.name, "bytes": size, "fingerprint": fingerprint(self.path)}
 

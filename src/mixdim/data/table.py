@@ -1,4 +1,4 @@
-"""Any table, text or Parquet, as typed rows: the caller says which column is what.
+"""Any table, text or Parquet, as typed rows: the caller names the role of each column.
 
 Knows nothing about vocabularies or the prepared format.
 """
@@ -13,16 +13,15 @@ from typing import Any
 import polars as pl
 
 from mixdim.data.conditions import parse_condition
-from mixdim.data.earlier import Earlier, open_earlier
-from mixdim.data.encoding import TIME, Progress, Schema, encode_rows
+from mixdim.data.encode import TIME, PredictionRows, Progress, Schema, encode_rows
 from mixdim.data.folder import Meta
-from mixdim.data.new_rows import NewRows
+from mixdim.data.folder_writer import Spool
 from mixdim.data.rejects import Rejects
+from mixdim.data.roles import ADVICE, Roles
 from mixdim.data.sources import check_sources
-from mixdim.data.splitting import Split, all_test, at_random, by_position, by_time
-from mixdim.data.spool import Spool
+from mixdim.data.splits import Split, all_test, at_random, by_position, by_time
 from mixdim.data.table_files import check_text, header_of, read_rows
-from mixdim.data.table_roles import ADVICE, Roles
+from mixdim.data.vocabulary import BaseVocabulary
 
 CONDITION = re.compile(r"[<>=!]|\bin\s*\(")  # in a target, unless it is a column
 
@@ -47,7 +46,7 @@ def prepare_table(
     max_bad: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
-    new_rows: NewRows | None = None,
+    prediction: PredictionRows | None = None,
 ) -> Meta:
     """Prepare tables with a header: CSV and its relatives, plain or gzip, and Parquet.
 
@@ -61,9 +60,9 @@ def prepare_table(
 
     With `vocabulary_of`, an earlier folder, ids and dense rules are its own, and so are all options that
     are not given; those that say what a column means may not differ. Then all rows are in the test split
-    unless `split` is given. `new_rows` asks for rows that shall only be predicted.
+    unless `split` is given. `prediction` is for rows that are only predicted.
     """
-    earlier = None if vocabulary_of is None else open_earlier(vocabulary_of, "table")
+    base = None if vocabulary_of is None else BaseVocabulary.open(vocabulary_of, "table")
     chosen: dict[str, Any] = {
         "target": target,
         "categorical": categorical,
@@ -75,13 +74,13 @@ def prepare_table(
         "where": where,
         "by_rules": None if dense_as_is is None else not dense_as_is,
     }
-    chosen = _filled(chosen) if earlier is None else _filled_by(earlier, chosen)
+    chosen = _filled(chosen) if base is None else _filled_by(base, chosen)
     for name in ("target", "categorical"):
         if chosen[name] is None:
-            raise ValueError(f"{name} must be given, unless vocabulary_of says it")
-    where = None if new_rows is not None else chosen["where"]
-    split = split or ("random" if earlier is None else "test")
-    if split == "test" and earlier is None:
+            raise ValueError(f"{name} must be given, unless vocabulary_of has it")
+    where = None if prediction is not None else chosen["where"]
+    split = split or ("random" if base is None else "test")
+    if split == "test" and base is None:
         raise ValueError("split 'test' is for rows whose vocabulary is that of an earlier folder")
     target, separator, encoding = chosen["target"], chosen["separator"], chosen["encoding"]
     check_text(separator, encoding)
@@ -99,17 +98,17 @@ def prepare_table(
         split,
         header,
         by_rules=chosen["by_rules"],
-        is_new=new_rows is not None,
+        is_new=prediction is not None,
     )
-    if new_rows is not None:
-        new_rows.has_target = roles.has_target
+    if prediction is not None:
+        prediction.has_target = roles.has_target
 
     def chunks() -> Iterator[pl.DataFrame]:
         for source in sources:
             for rows in read_rows(source, roles.columns, separator, encoding, rejects):
                 typed = roles.typed(rows, rejects)
-                if new_rows is not None:
-                    new_rows.keep(typed.name, typed.lines)
+                if prediction is not None:
+                    prediction.keep(typed.name, typed.lines)
                 yield typed.frame
 
     def split_of(spool: Spool) -> Split:
@@ -141,28 +140,28 @@ def prepare_table(
             "seed": seed,
             **({} if where is None else {"where": where}),
         },
-        earlier=earlier,
+        base=base,
     )
-    if new_rows is not None:
-        new_rows.finish(rejects)
+    if prediction is not None:
+        prediction.finish(rejects)
     return meta
 
 
 def _filled(chosen: dict[str, Any]) -> dict[str, Any]:
-    """The options with what they are if nobody says anything."""
+    """The options with their defaults."""
     usual = {"dense": (), "bags": {}, "task": "binary", "encoding": "utf-8", "by_rules": True}
     return chosen | {name: value for name, value in usual.items() if chosen[name] is None}
 
 
-def _filled_by(earlier: Earlier, chosen: dict[str, Any]) -> dict[str, Any]:
+def _filled_by(base: BaseVocabulary, chosen: dict[str, Any]) -> dict[str, Any]:
     """The options with those of an earlier folder; what columns mean is as there."""
-    its = {**earlier.meta.options, "task": earlier.meta.task}
-    by_rules = earlier.meta.dense_rules is not None
+    its = {**base.meta.options, "task": base.meta.task}
+    by_rules = base.meta.dense_rules is not None
     dense_as_is = None if chosen["by_rules"] is None else not chosen["by_rules"]
-    if earlier.meta.dense:
-        earlier.agree("dense_as_is", dense_as_is, not by_rules)
+    if base.meta.dense:
+        base.agreed("dense_as_is", dense_as_is, not by_rules)
     for name in ("target", "task", "bags"):
-        earlier.agree(name, chosen[name], its.get(name))
+        base.agreed(name, chosen[name], its.get(name))
     names = ("target", "categorical", "dense", "bags", "task", "separator", "encoding", "where")
     left = {name: its.get(name) for name in names if chosen[name] is None}
     return chosen | left | {"by_rules": by_rules}

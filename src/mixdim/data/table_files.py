@@ -15,8 +15,8 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from mixdim.data.column_patterns import listed
-from mixdim.data.fields import Layout, Rows, read_fields, take_first_line
+from mixdim.data.columns import listed
+from mixdim.data.lines import Layout, Rows, read_fields, take_first_line
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Block, Source
 
@@ -26,7 +26,7 @@ PARQUET_ROWS = 1 << 17  # rows of a chunk
 
 
 def check_text(separator: str | None, encoding: str) -> None:
-    """Complain of a separator or an encoding that no file can be read with."""
+    """Raise if no file can be read with a separator or an encoding."""
     if separator is not None and len(separator.encode()) != 1:
         raise ValueError(f"separator must be one ASCII character, got {separator!r}")
     try:
@@ -40,7 +40,7 @@ def check_text(separator: str | None, encoding: str) -> None:
 def read_rows(
     source: Source, columns: list[str], separator: str | None, encoding: str, rejects: Rejects
 ) -> Iterator[Rows]:
-    """The wanted columns of a file: texts, or of Parquet whatever type they have."""
+    """The wanted columns of a file: texts, or for Parquet the types of the file."""
     if is_parquet(source):
         return _read_parquet(source, columns)
     return _read_text(source, columns, separator, encoding, rejects)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from mixdim._util.files import make_folder
 from mixdim._util.text import align
 from mixdim.data import Dataset
-from mixdim.data.inspection import inspect
+from mixdim.data.inspect import inspect
 from mixdim.lab.paper.captions import listed
 from mixdim.lab.synthetic.generate import generate_criteo_like, generate_movielens_like
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS

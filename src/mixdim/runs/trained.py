@@ -19,8 +19,8 @@ from torch import nn
 
 from mixdim._util.files import write_atomically
 from mixdim.data import Dataset
-from mixdim.data.for_prediction import opened_raw
-from mixdim.data.unknown_report import unknown_report
+from mixdim.data.prediction_rows import opened_raw
+from mixdim.data.unknown_values import unknown_report
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.embeddings import served

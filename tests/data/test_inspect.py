@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mixdim.data import arrays
+from mixdim.data import folder
 from mixdim.data.folder import FeatureMeta, Meta
 from mixdim.data.folder_writer import FolderWriter
-from mixdim.data.inspection import inspect
+from mixdim.data.inspect import inspect
 
 
 def write_folder(out, columns, targets, sizes, *, min_count=1):
@@ -120,7 +120,7 @@ def test_the_dictionary_is_what_json_gives_back(small):
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
 def test_shares_and_rates_equal_brute_force_for_every_chunk(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(arrays, "CHUNK", chunk)
+    monkeypatch.setattr(folder, "CHUNK", chunk)
     random = np.random.default_rng(3)
     sizes, min_count = (900, 60, 75), 2
     train, validation = sizes[0], sizes[0] + sizes[1]

@@ -26,7 +26,7 @@ TIME_WORDS = {"time", "timestamp", "date", "datetime", "day", "ts", "created", "
 MARKS = "|;"  # between the values of a bag
 FEW = 50  # whole numbers of so few values are codes
 LONG_TEXT = 40  # characters, on average
-NEVER_TWICE = 20  # rows from which on it says something that no value occurs twice
+NEVER_TWICE = 20  # rows from which on "no value occurs twice" means something
 
 
 @dataclass(frozen=True)

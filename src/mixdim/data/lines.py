@@ -41,7 +41,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the fields of a line are told apart, and which of them are wanted."""
+    """How the fields of a line are separated, and which of them are wanted."""
 
     separator: str
     width: int  # fields of a line

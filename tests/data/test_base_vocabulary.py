@@ -13,7 +13,9 @@ from small_folder import write_small_folder
 
 from mixdim.data import Dataset
 from mixdim.data.folder import read_meta
-from mixdim.data.prepare import prepare_criteo, prepare_movielens, prepare_table
+from mixdim.data.public.criteo import prepare_criteo
+from mixdim.data.public.movielens import prepare_movielens
+from mixdim.data.table import prepare_table
 
 GIVEN = {
     **{"target": "n >= 5", "categorical": ["c", "k"], "dense": ["d"], "bags": {"tags": "|"}},

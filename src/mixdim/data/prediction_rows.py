@@ -1,4 +1,4 @@
-"""Raw rows to be predicted, as a prepared folder that is there only for a while.
+"""Raw rows to be predicted, as a prepared folder that exists only during the prediction.
 
 Knows nothing about models or about how the formats are read.
 """
@@ -16,11 +16,12 @@ import numpy as np
 
 from mixdim._util.signals import signals_as_exceptions
 from mixdim.data.dataset import Dataset
-from mixdim.data.earlier import raw_format
-from mixdim.data.encoding import Progress
+from mixdim.data.encode import PredictionRows, Progress
 from mixdim.data.folder import read_meta
-from mixdim.data.new_rows import NewRows
-from mixdim.data.prepare import prepare_criteo, prepare_movielens, prepare_table
+from mixdim.data.public.criteo import prepare_criteo
+from mixdim.data.public.movielens import prepare_movielens
+from mixdim.data.table import prepare_table
+from mixdim.data.vocabulary import raw_format
 
 
 @dataclass(frozen=True)
@@ -45,28 +46,28 @@ def opened_raw(
     """Open a raw file with the ids and dense rules of a prepared folder.
 
     The file is of the format that the folder was prepared from; it may lack the target, and all its rows
-    are taken, whatever the folder's `where` says. Of a table, `encoding` and `separator` are those of
-    the folder's files unless they are given. What is written meanwhile goes away at the end, also after
-    errors, Ctrl-C and SIGTERM.
+    are taken, also those that the folder's `where` would leave out. `encoding` and `separator` of a
+    table are those of the folder's files unless they are given. The temporary folder goes away at the
+    end, also after errors, Ctrl-C and SIGTERM.
     """
-    earlier, new = Path(vocabulary_of), NewRows()
-    form = raw_format(earlier, read_meta(earlier))
+    base, found = Path(vocabulary_of), PredictionRows()
+    form = raw_format(base, read_meta(base))
     if form != "table" and (encoding or separator):
-        raise ValueError(f"{earlier} is of {form}, and encoding and separator are those of tables")
+        raise ValueError(f"{base} is of {form}, and encoding and separator are those of tables")
     with signals_as_exceptions(), TemporaryDirectory(prefix="mixdim-") as scratch:
         out = Path(scratch) / "new"
-        asked: dict[str, Any] = {
-            "vocabulary_of": earlier,
+        options: dict[str, Any] = {
+            "vocabulary_of": base,
             "max_bad": max_bad,
             "progress": progress,
-            "new_rows": new,
+            "prediction": found,
         }
         if form == "movielens":
-            prepare_movielens(raw, out, **asked)
+            prepare_movielens(raw, out, **options)
         elif form == "criteo":
-            prepare_criteo([raw], out, **asked)
+            prepare_criteo([raw], out, **options)
         elif form == "table":
-            prepare_table([raw], out, encoding=encoding, separator=separator, **asked)
+            prepare_table([raw], out, encoding=encoding, separator=separator, **options)
         else:
-            raise ValueError(f"{earlier} was prepared from {form!r}, which is no raw format")
-        yield RawRows(Dataset(out), new.places, new.has_target)
+            raise ValueError(f"{base} was prepared from {form!r}, which is no raw format")
+        yield RawRows(Dataset(out), found.places, found.has_target)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from mixdim._util.text import align
-from mixdim.data.arrays import chunks_of, map_arrays, read_counts
-from mixdim.data.folder import SPLITS, Meta, read_meta
+from mixdim.data.folder import SPLITS, Meta, chunks_of, map_arrays, read_counts, read_meta
 from mixdim.data.unknown_values import HELD_OUT, advice, unknown_shares
 
 
@@ -33,7 +32,7 @@ class FeatureInspection:
     out_of_vocabulary_train: float | None
     out_of_vocabulary_validation: float | None
     out_of_vocabulary_test: float | None
-    out_of_vocabulary_trained: bool  # whether training rows ask for that row too
+    out_of_vocabulary_trained: bool  # whether training rows use that row too
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class DenseInspection:
     name: str
     rule: str | None
     missing_train: float | None  # share of the training rows
-    tells_missing: bool  # whether a column of its own says where it is missing
+    tells_missing: bool  # whether a column of its own has 1 where it is missing
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,11 @@ import numpy as np
 import polars as pl
 
 from mixdim.data.dense_rules import DenseMoments, DenseRule, apply_rules, dense_names
-from mixdim.data.earlier import Earlier
 from mixdim.data.folder import FeatureMeta, Meta, vocabulary_file
-from mixdim.data.folder_writer import FolderWriter
+from mixdim.data.folder_writer import ArrayFile, FolderWriter, Spool
 from mixdim.data.rejects import Rejects
-from mixdim.data.splitting import Split
-from mixdim.data.spool import Spool
-from mixdim.data.vocabulary import ValueCounts, Vocabulary
+from mixdim.data.splits import Split
+from mixdim.data.vocabulary import BaseVocabulary, ValueCounts, Vocabulary
 
 Progress = Callable[[str, int, int | None], None]
 TARGET, TIME = "target", "time"
@@ -56,22 +54,29 @@ class Schema:
         return [TARGET, *dense, *(feature_column(i) for i in range(len(self.features)))]
 
 
-class ArrayFile:
-    """An array of the folder, written by `write`, not through memory.
+@dataclass
+class PredictionRows:
+    """Rows that are only predicted: targets may be missing; a reader records here where rows stood."""
 
-    A full disk is then an OSError instead of a kill, and written pages do not count as our memory.
-    """
+    has_target: bool = False  # whether the file has a target, if perhaps not in each row
+    lines: list[np.ndarray] = field(default_factory=list)
+    file: str = ""
+    rejected: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def __init__(self, writer: FolderWriter, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        array = writer.array(name, shape, dtype)
-        self._dtype, self._row = array.dtype, array.dtype.itemsize * int(np.prod(shape[1:]))
-        self._offset, self._path = array.offset, writer.path / name
+    def keep(self, file: str, lines: np.ndarray) -> None:
+        """Remember the lines of rows that are kept."""
+        self.file = file
+        self.lines.append(lines)
 
-    def put(self, start: int, rows: np.ndarray) -> None:
-        """Write rows from row `start` on."""
-        with self._path.open("r+b") as file:
-            file.seek(self._offset + start * self._row)
-            file.write(np.ascontiguousarray(rows, self._dtype).data.cast("B") if rows.size else b"")
+    def finish(self, rejects: Rejects) -> None:
+        """Remember the lines of the rows that were not."""
+        self.rejected = np.concatenate([np.empty(0, np.int64), *rejects.lines[self.file]])
+
+    @property
+    def places(self) -> np.ndarray:
+        """The place of each row kept among all of the file from 0, without header and blank lines."""
+        kept = np.concatenate([np.empty(0, np.int64), *self.lines])
+        return np.searchsorted(np.sort(np.concatenate([kept, self.rejected])), kept)
 
 
 def encode_rows(
@@ -86,40 +91,40 @@ def encode_rows(
     progress: Progress | None,
     source: Callable[[], list[dict[str, Any]]],
     options: dict[str, Any],
-    earlier: Earlier | None = None,
+    base: BaseVocabulary | None = None,
 ) -> Meta:
-    """Write the prepared folder of typed rows; `split_of` is asked once all rows are known.
+    """Write the prepared folder of typed rows; `split_of` is called once all rows are known.
 
-    Ids and dense rules are those of an `earlier` folder, or come from the training split.
+    Ids and dense rules are those of a `base` folder, or come from the training split.
     """
-    if earlier is not None:
-        earlier.check(schema.task, schema.features, schema.bags, schema.dense)
-        min_count = earlier.agree("min_count", min_count, earlier.meta.options.get("min_count", 1))
-        options = {**options, "vocabulary_of": str(earlier.folder)}
+    if base is not None:
+        base.check(schema.task, schema.features, schema.bags, schema.dense)
+        min_count = base.agreed("min_count", min_count, base.meta.options.get("min_count", 1))
+        options = {**options, "vocabulary_of": str(base.folder)}
     min_count = 1 if min_count is None else min_count
     if min_count < 1:
         raise ValueError(f"min_count must be >= 1, got {min_count}")
-    tell = progress or (lambda stage, done, total: None)
+    report = progress or (lambda stage, done, total: None)
     out = Path(out)
     with FolderWriter(out, overwrite=overwrite) as writer:
         spool = Spool(writer.path / "spool")
-        _read(chunks, spool, rejects, tell)
+        _read(chunks, spool, rejects, report)
         split = split_of(spool) if spool.rows else Split((0, 0, 0))
-        if not split.sizes[0] and (earlier is None or not spool.rows):
+        if not split.sizes[0] and (base is None or not spool.rows):
             kept = f", {rejects.left_out:,} others left out by where" if rejects.left_out else ""
-            where = "at all" if earlier is not None else "in the training split"
+            where = "at all" if base is not None else "in the training split"
             raise ValueError(f"no rows {where}: {spool.rows:,} rows of {_names(source)}{kept}")
-        counts, bag_sizes, moments = _count(schema, spool, split, tell)
+        counts, bag_sizes, moments = _count(schema, spool, split, report)
         source_values = [count.total().height for count in counts]
-        if earlier is None:
+        if base is None:
             vocabularies = [Vocabulary.counted(count.total(), min_count=min_count) for count in counts]
             for index, vocabulary in enumerate(vocabularies):
                 vocabulary.write(writer.path / vocabulary_file(index))
             rules = moments.rules() if schema.by_rules and schema.dense else None
         else:
-            vocabularies, rules = earlier.copy_vocabularies(writer.path), earlier.meta.dense_rules
+            vocabularies, rules = base.copy_to(writer.path), base.meta.dense_rules
         del counts
-        _Encoder(writer, schema, split, vocabularies, bag_sizes, rules).run(spool, tell)
+        _Encoder(writer, schema, split, vocabularies, bag_sizes, rules).run(spool, report)
         meta = Meta(
             task=schema.task,
             features=tuple(
@@ -142,12 +147,12 @@ def encode_rows(
         return meta
 
 
-def _read(chunks: Iterable[pl.DataFrame], spool: Spool, rejects: Rejects, tell: Progress) -> None:
+def _read(chunks: Iterable[pl.DataFrame], spool: Spool, rejects: Rejects, report: Progress) -> None:
     kept = well_formed = 0
     for chunk in chunks:
         kept += chunk.height
         well_formed = kept + (rejects.left_out or 0)
-        tell("read", well_formed + rejects.total, None)
+        report("read", well_formed + rejects.total, None)
         if not rejects.too_many:
             if chunk.height:
                 spool.add(chunk)
@@ -157,7 +162,7 @@ def _read(chunks: Iterable[pl.DataFrame], spool: Spool, rejects: Rejects, tell: 
 
 
 def _count(
-    schema: Schema, spool: Spool, split: Split, tell: Progress
+    schema: Schema, spool: Spool, split: Split, report: Progress
 ) -> tuple[list[ValueCounts], dict[int, list[int]], DenseMoments]:
     """Count values of each feature and in the bags of each split; sum up dense columns in training."""
     moments = DenseMoments(schema.dense)
@@ -177,7 +182,7 @@ def _count(
                 counts[index].add(values, training=number == 0)
             if number == 0 and schema.by_rules and dense:
                 moments.add(part.select(dense).to_numpy())
-        tell("count", start + chunk.height, spool.rows)
+        report("count", start + chunk.height, spool.rows)
     return counts, bag_sizes, moments
 
 
@@ -210,7 +215,7 @@ class _Encoder:
             offsets.put(rows, np.array([total]))
             self.bags[index] = (values, offsets, [0, train, train + validation])
 
-    def run(self, spool: Spool, tell: Progress) -> None:
+    def run(self, spool: Spool, report: Progress) -> None:
         """Encode all rows."""
         cursor = [first for first, _ in self.split.bounds.values()]
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
@@ -222,7 +227,7 @@ class _Encoder:
                     if self.bags:
                         self._put_bags(_take(chunk, rows), number, cursor[number])
                     cursor[number] += len(arrays["target"][rows])
-                tell("encode", start + chunk.height, spool.rows)
+                report("encode", start + chunk.height, spool.rows)
 
     def _arrays_of(self, chunk: pl.DataFrame, threads: ThreadPoolExecutor) -> dict[str, np.ndarray]:
         """What a chunk adds to the arrays that have one row a row."""

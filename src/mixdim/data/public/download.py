@@ -91,7 +91,7 @@ ADDRESSES = {name: f"{source.base}/{source.file}" for name, source in SOURCES.it
 
 
 def licence_of(name: str) -> str:
-    """What the publisher of a data set asks of its users, in a few lines.
+    """The terms of a data set's publisher, in a few lines.
 
     >>> licence_of("criteo-kaggle").split(":")[0]
     'Criteo Display Advertising Challenge data belongs to Criteo'
@@ -278,7 +278,7 @@ def _request(address: str, *, first: int = 0) -> urllib.request.Request:
 def _check_range(headers: Any, have: int) -> None:
     got = headers.get("Content-Range") or ""
     if not got.startswith(f"bytes {have}-"):
-        raise OSError(f"asked for the bytes from {have} on, got {got!r}")
+        raise OSError(f"requested the bytes from {have} on, got {got!r}")
 
 
 def _total_of_range(headers: Any) -> int | None:

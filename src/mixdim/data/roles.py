@@ -12,12 +12,12 @@ from math import nan
 import numpy as np
 import polars as pl
 
-from mixdim.data.column_patterns import match_columns
 from mixdim.data.columns import (
     bag,
     exact_number,
     is_odd,
     label,
+    match_columns,
     missing,
     number,
     time,
@@ -25,8 +25,8 @@ from mixdim.data.columns import (
     values,
 )
 from mixdim.data.conditions import Columns, Condition, columns_of
-from mixdim.data.encoding import TARGET, TIME, dense_column, feature_column
-from mixdim.data.fields import TRY_LATIN_1, Rows
+from mixdim.data.encode import TARGET, TIME, dense_column, feature_column
+from mixdim.data.lines import TRY_LATIN_1, Rows
 from mixdim.data.rejects import BAD_ENCODING, Rejects
 from mixdim.data.table_files import named_twice
 
@@ -54,7 +54,7 @@ class Roles:
     split: str
     header: Sequence[str]  # of the first file, for patterns
     by_rules: bool  # whether dense columns keep their gaps, for rules to fill
-    is_new: bool = False  # whether rows shall only be predicted, so that their targets may lack
+    is_new: bool = False  # whether rows are only predicted, so that targets may be missing
 
     def __post_init__(self) -> None:
         if self.task not in BAD:
@@ -85,10 +85,10 @@ class Roles:
                 raise ValueError(f"bag {name!r} needs the mark between its values, such as '|'")
             if "/" in name or "\0" in name:
                 raise ValueError(f"bag {name!r} cannot be a file name; rename the column")
-        asked = [] if self.where is None else columns_of(self.where)
+        compared = [] if self.where is None else columns_of(self.where)
         self.has_target = not self.is_new or {*targets} <= {*self.header}
         read = targets if self.has_target else []
-        self.columns = list(dict.fromkeys([*read, *self.dense, *self.features, *times, *asked]))
+        self.columns = list(dict.fromkeys([*read, *self.dense, *self.features, *times, *compared]))
         self.place = {name: place for place, name in enumerate(self.columns)}
         self.types: dict[str, pl.DataType] = {}
 
@@ -107,7 +107,7 @@ class Roles:
         return replace(found, frame=found.frame.with_columns(pl.col(dense).fill_null(0.0)))
 
     def _wanted(self, where: Condition, rows: Rows, rejects: Rejects) -> Rows:
-        """The rows that meet a condition; the others are counted, or rejected if they cannot tell."""
+        """The rows that meet a condition; others are counted, or rejected if it has no answer."""
         given, columns = self._numbered(rows)
         both = given.with_columns(where.expression(columns).alias(HOLDS))
         well_formed = self._passing(rows, both, _number_checks(where, columns, HOLDS), rejects)
@@ -137,8 +137,8 @@ class Roles:
             return None if name is None else rows.frame.to_series(self.place[name])
 
         failed = np.flatnonzero(~passed.all(axis=0))
-        told = ((found[check][0], passed[:, check], values(check)) for check in failed.tolist())
-        return rejects.passing(rows.name, rows.lines, told)
+        failures = ((found[check][0], passed[:, check], values(check)) for check in failed.tolist())
+        return rejects.passing(rows.name, rows.lines, failures)
 
     def _select(self, file: str, given: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         wanted = {TARGET: self._target(columns)}
@@ -160,7 +160,7 @@ class Roles:
             raise
 
     def _target(self, columns: Columns) -> pl.Expr:
-        """As float32; of rows to be predicted NaN where there is none."""
+        """As float32; NaN for rows to be predicted that have none."""
         if not self.has_target:
             return pl.lit(float("nan"), pl.Float32)
         if isinstance(self.target, str):

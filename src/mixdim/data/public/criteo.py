@@ -14,28 +14,28 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from mixdim.data.earlier import open_earlier
-from mixdim.data.encoding import (
+from mixdim.data.encode import (
     TARGET,
+    PredictionRows,
     Progress,
     Schema,
     dense_column,
     encode_rows,
     feature_column,
 )
-from mixdim.data.fields import Layout, Rows, read_plain, take_first_line
 from mixdim.data.folder import Meta
-from mixdim.data.new_rows import NewRows
+from mixdim.data.folder_writer import Spool
+from mixdim.data.lines import Layout, Rows, read_plain, take_first_line
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Source, check_sources
-from mixdim.data.splitting import Split, all_test, by_seven_days, halves
-from mixdim.data.spool import Spool
+from mixdim.data.splits import Split, all_test, by_seven_days, halves
+from mixdim.data.vocabulary import BaseVocabulary
 
 DENSE = tuple(f"I{i}" for i in range(1, 14))
 CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
 WIDTH = 1 + len(DENSE) + len(CATEGORICAL)
 FIELDS = Layout("\t", WIDTH, tuple(range(WIDTH)))
-UNLABELLED = Layout("\t", WIDTH - 1, tuple(range(WIDTH - 1)))  # as the files that Criteo asks to predict
+UNLABELLED = Layout("\t", WIDTH - 1, tuple(range(WIDTH - 1)))  # as in the test files of Criteo
 SCHEMA = Schema("binary", CATEGORICAL, DENSE)
 LAST_DAY = 23  # of the terabyte set, counted from 0
 BAD_LABEL, BAD_INTEGER, BAD_HEX = "label is not 0 or 1", "not an integer", "not 8 hex digits"
@@ -53,7 +53,7 @@ def prepare_criteo(
     max_bad: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
-    new_rows: NewRows | None = None,
+    prediction: PredictionRows | None = None,
 ) -> Meta:
     """Prepare Criteo's click logs, plain or gzip.
 
@@ -63,11 +63,11 @@ def prepare_criteo(
     log(1 + max(x, 0)), 0 where missing.
 
     With `vocabulary_of`, an earlier folder, ids are its own, and all rows are in the test split unless
-    `split` is "days". `new_rows` asks for rows that shall only be predicted, with or without labels.
+    `split` is "days". `prediction` is for rows that are only predicted, with or without labels.
     """
-    earlier = None if vocabulary_of is None else open_earlier(vocabulary_of, "criteo")
-    split = split or ("days" if earlier is None else "test")
-    if split not in ("days", "test") or (split == "test" and earlier is None):
+    base = None if vocabulary_of is None else BaseVocabulary.open(vocabulary_of, "criteo")
+    split = split or ("days" if base is None else "test")
+    if split not in ("days", "test") or (split == "test" and base is None):
         raise ValueError(f"split must be 'days' or, with an earlier vocabulary, 'test', got {split!r}")
     if layout not in ("kaggle", "terabyte"):
         raise ValueError(f"layout must be 'kaggle' or 'terabyte', got {layout!r}")
@@ -82,13 +82,13 @@ def prepare_criteo(
     def chunks() -> Iterator[pl.DataFrame]:
         left = rows
         for source in sources:
-            fields = FIELDS if new_rows is None else _layout_of(source)
-            for found in _read(source, left, rejects, fields, is_new=new_rows is not None):
+            fields = FIELDS if prediction is None else _layout_of(source)
+            for found in _read(source, left, rejects, fields, is_new=prediction is not None):
                 if left is not None:
                     left -= found.read
-                if new_rows is not None:
-                    new_rows.has_target |= fields is FIELDS
-                    new_rows.keep(source.name, found.lines)
+                if prediction is not None:
+                    prediction.has_target |= fields is FIELDS
+                    prediction.keep(source.name, found.lines)
                 if layout == "terabyte" and _day(source) < LAST_DAY:
                     before_last_day[0] += found.frame.height
                 yield found.frame
@@ -113,10 +113,10 @@ def prepare_criteo(
         progress=progress,
         source=lambda: [source.describe() for source in sources],
         options={"format": "criteo", "layout": layout, "rows": rows},
-        earlier=earlier,
+        base=base,
     )
-    if new_rows is not None:
-        new_rows.finish(rejects)
+    if prediction is not None:
+        prediction.finish(rejects)
     return meta
 
 

@@ -1,0 +1,1 @@
+"""Public data sets: how they are downloaded, and their files as typed rows."""
