@@ -17,26 +17,28 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # A room, and the rooms it may import beside itself; what stands lower never imports what stands higher.
 MAY_IMPORT = {
     "_util": set(),
+    "tasks": {"_util"},
     "kernels": {"_util"},
     "storages": {"_util", "kernels"},
     "planning": {"_util", "storages"},
     "layer": {"_util", "kernels", "storages", "planning"},
     "optim": {"_util", "kernels"},
     "models": {"_util", "kernels", "storages", "planning", "layer"},
-    "data": {"_util"},
+    "data": {"_util", "tasks"},
     "compression": {"_util", "kernels", "storages", "planning", "layer"},
-    "serving": {"_util", "storages", "planning", "layer", "models"},
-    "training": {"_util", "planning", "optim"},
-    "distributed": {"_util", "kernels", "storages", "planning", "layer", "training"},
+    "serving": {"_util", "tasks", "storages", "planning", "layer", "models"},
+    "training": {"_util", "tasks", "planning", "optim"},
+    "distributed": {"_util", "tasks", "kernels", "storages", "planning", "layer", "training"},
     "runs": {
-        *("_util", "storages", "planning", "layer", "models", "data", "compression", "serving"),
-        *("training", "distributed", ""),
+        *("_util", "tasks", "storages", "planning", "layer", "models", "data", "compression"),
+        *("serving", "training", "distributed", ""),
     },
     "lab": {
-        *("_util", "storages", "planning", "layer", "models", "data", "training", "runs", ""),
+        *("_util", "tasks", "storages", "planning", "layer", "models", "data", "training"),
+        *("runs", ""),
     },
     "cli": {
-        *("_util", "kernels", "planning", "data", "training", "distributed", "runs", ""),
+        *("_util", "tasks", "kernels", "planning", "data", "training", "distributed", "runs", ""),
         "lab",  # its commands, in cli/lab*.py alone: see below
     },
     "__main__": {"cli"},

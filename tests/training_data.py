@@ -16,7 +16,7 @@ from mixdim.lab.synthetic.generate import generate_criteo_like, generate_moviele
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model
 from mixdim.runs.train import plan_of
-from mixdim.training.tasks import task_of
+from mixdim.tasks import task_of
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mixdim-tests-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)

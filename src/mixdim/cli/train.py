@@ -324,7 +324,7 @@ def _results(summary: dict[str, Any]) -> str:
 
 def _metrics_table(results: dict[str, dict[str, Any]]) -> str:
     """One line for each result and each of its slices, one column a metric."""
-    from mixdim.training.tasks import TASKS
+    from mixdim.tasks import TASKS
 
     metrics = {name for task in TASKS.values() for name in task.metrics}
     names = [name for name in next(iter(results.values())) if name in metrics]

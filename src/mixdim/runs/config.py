@@ -15,9 +15,9 @@ from mixdim.planning.bands import OCTAVES
 from mixdim.planning.methods import method_named
 from mixdim.runs.models import OPTIONS_OF_MODELS, model_named
 from mixdim.storages.rows import check_bits
+from mixdim.tasks import task_of
 from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
-from mixdim.training.tasks import task_of
 
 if TYPE_CHECKING:
     from mixdim.data import Dataset

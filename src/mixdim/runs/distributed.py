@@ -35,10 +35,10 @@ from mixdim.runs.folder import (
 from mixdim.runs.models import build_model, check_fits
 from mixdim.runs.summary import read_summary, summarize
 from mixdim.runs.train import continued, is_finished, opening_lines, plan_of
+from mixdim.tasks import task_of
 from mixdim.training.baselines import baselines_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.options import AUTO
-from mixdim.training.tasks import task_of
 
 OPTIMIZERS = ("adagrad", "sgd")
 

@@ -13,7 +13,7 @@ from mixdim.data import Dataset
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.runs.embeddings import embedding_layers
-from mixdim.training.tasks import task_of
+from mixdim.tasks import task_of
 
 SAMPLES, BATCH = 2**17, 2**12  # of the training split, to take gradients of
 

@@ -23,9 +23,9 @@ from mixdim.runs.config import RunConfig
 from mixdim.runs.embeddings import embedding_bytes, embedding_layers
 from mixdim.runs.folder import JOURNAL, SUMMARY
 from mixdim.runs.models import OPTIONS_OF_MODELS
+from mixdim.tasks import Task, task_of
 from mixdim.training import Fitted
 from mixdim.training.baselines import Baselines
-from mixdim.training.tasks import Task, task_of
 
 OPTIONS = (
     *("method", "bands", "rounding", "min_dim", "seed", "preset", "optimizer", "lr", "table_lr"),

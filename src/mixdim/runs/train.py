@@ -36,6 +36,7 @@ from mixdim.runs.memory import require_memory
 from mixdim.runs.models import build_model, check_fits
 from mixdim.runs.summary import read_curve, read_summary, summarize
 from mixdim.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
+from mixdim.tasks import task_of
 from mixdim.training import evaluate, fit
 from mixdim.training.auto import in_words
 from mixdim.training.baselines import Baselines, baselines_of
@@ -44,7 +45,6 @@ from mixdim.training.inputs import num_rows
 from mixdim.training.memory import available_memory
 from mixdim.training.options import AUTO, check_preset
 from mixdim.training.resumption import MAY_CHANGE
-from mixdim.training.tasks import task_of
 
 GO_ON = "torchrun --nproc-per-node 2 -m mixdim train --distributed --resume --out"
 NAMED = 3  # features in a line that says why

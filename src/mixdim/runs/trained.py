@@ -27,10 +27,10 @@ from mixdim.runs.embeddings import served
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY
 from mixdim.runs.models import build_model
 from mixdim.runs.summary import read_summary
+from mixdim.tasks import task_of
 from mixdim.training import Checkpoints, evaluate, load_weights
 from mixdim.training.checkpoints import CheckpointError
 from mixdim.training.evaluation import Progress, outputs_of
-from mixdim.training.tasks import task_of
 
 WEIGHTS = ("best", "last")
 
