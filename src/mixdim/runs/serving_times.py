@@ -32,7 +32,7 @@ from mixdim.runs.exported import (
 )
 from mixdim.runs.trained import OpenedRun
 from mixdim.serving.exporting import export
-from mixdim.serving.models import Asked
+from mixdim.serving.layer_graph import Asked
 from mixdim.serving.onnx_file import files_of
 from mixdim.serving.session import ServedModel, inputs_of
 from mixdim.serving.timing import Timing, measure

@@ -21,6 +21,7 @@ from mixdim._util.files import write_atomically
 from mixdim.data import Dataset
 from mixdim.data.for_prediction import opened_raw
 from mixdim.data.unknown_report import unknown_report
+from mixdim.models import Model
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.embeddings import served
@@ -44,10 +45,10 @@ class TrainedRun:
 
     summary: dict[str, Any]
     curve: tuple[dict[str, Any], ...]
-    make_model: Callable[[], nn.Module]
+    make_model: Callable[[], Model]
 
     @cached_property
-    def model(self) -> nn.Module:
+    def model(self) -> Model:
         """The model with the weights that were best in validation."""
         return self.make_model()
 
@@ -61,7 +62,7 @@ class OpenedRun:
 
     config: RunConfig
     plan: Plan
-    model: nn.Module
+    model: Model
     step: int
 
 
