@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mixdim.runs.models import MODELS
+from mixdim.models import MODELS
 from mixdim.tasks import BINARY, RATING, TASKS, metrics, task_of
 from mixdim.training import preset
 

@@ -153,7 +153,7 @@ class LearnedVector(nn.Module):
 
     def forward(self, nothing: Tensor) -> Tensor:
         """Repeat the vector for each row of `nothing`."""
-        return self.weight.expand(len(nothing), -1)
+        return self.weight.expand(nothing.shape[0], -1)  # not len(), which a graph would make a number
 
     def to_graph(self, graph: Graph, samples: str) -> str:
         """Repeat the vector for each of some samples (batch, ...)."""

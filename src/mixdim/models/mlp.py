@@ -70,7 +70,8 @@ def linear(
 ) -> nn.Linear:
     """A linear layer whose weights are drawn as those of `mlp`; its bias starts at zero."""
     # nn.Linear would draw weights of its own first, and move PyTorch's global generator.
-    layer: nn.Linear = skip_init(nn.Linear, fan_in, fan_out, bias=bias)
+    device = torch.get_default_device()
+    layer: nn.Linear = skip_init(nn.Linear, fan_in, fan_out, bias=bias, device=device)
     draw_weights(layer.weight, init=init, generator=generator)
     if bias:
         nn.init.zeros_(layer.bias)
