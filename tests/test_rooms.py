@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mixdim
+from mixdim.models import MODELS
 
 SOURCE = Path(__file__).parent.parent / "src" / "mixdim"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -172,6 +173,18 @@ def test_a_word_stands_in_one_room_only(word):
         room_of(module_of(path)) for path in FILES if re.search(word, path.read_text(), re.MULTILINE)
     }
     assert found == {WORDS[word]}
+
+
+def test_only_models_know_the_class_of_a_model():
+    """All else asks what a `Model` says of itself; a new model is a file that nobody else names."""
+    classes, wrong = {model.__name__ for model in MODELS.values()}, []
+    for path in FILES:
+        if room_of(module_of(path)) in ("models", "lab"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = (getattr(node, word, None) for word in ("id", "attr", "name"))
+            wrong += [(module_of(path), name) for name in named if name in classes]
+    assert wrong == []
 
 
 def test_mixdim_plan_and_compress_are_functions_and_nothing_else():
