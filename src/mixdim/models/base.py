@@ -7,7 +7,7 @@ its forward pass, the same as an ONNX graph, and how it begins as its baseline. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mixdim.layer.bags import Pooling
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.models.samples import Samples
+from mixdim.models.tables import count_trained
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mixdim.serving.layer_graph import GraphInputs
 
 PANEL = "Model"  # where `--help` lists the options of models
+MANY_ROWS = 10_000_000  # from here on, the preset "auto" takes wide MLPs
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ class Model(nn.Module):
 
     @dataclass(frozen=True)
     class Options:
-        """The options of a run that are this model's own, made by `opt`."""
+        """The options of a run that are this model's own, made by `opt`.
+
+        The run itself reads `from_baseline`, if there is one: it then calls `start_from`.
+        """
 
     @classmethod
     def auto(cls, facts: Facts) -> Any:
@@ -137,6 +142,16 @@ class Model(nn.Module):
     def forward(self, samples: Samples) -> Tensor:
         """Return one number of each sample: (batch,)."""
         raise NotImplementedError
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model that training changes."""
+        return count_trained(self)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Those of them in the embeddings: tables and projections."""
+        return count_trained(*self.embedding_layers())
 
     def embedding_layers(self) -> list[MixedTables]:
         """The layers that the plan is of: first-order weights are not, nor are biases."""
@@ -187,12 +202,3 @@ def model_named(name: str) -> type[Model]:
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
     return MODELS[name]
-
-
-def options_of_models() -> dict[str, list[type[Model]]]:
-    """The options of all models by name, each with the models that have it."""
-    found: dict[str, list[type[Model]]] = {}
-    for model in MODELS.values():
-        for option in fields(model.Options):
-            found.setdefault(option.name, []).append(model)
-    return found

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from mixdim._util.arguments import whole_number
 from mixdim._util.options import opt
-from mixdim.models.base import ANY_FEATURES, PANEL, Drawn, Facts, MakeLayer, register
+from mixdim.models.base import (
+    ANY_FEATURES,
+    MANY_ROWS,
+    PANEL,
+    Drawn,
+    Facts,
+    MakeLayer,
+    register,
+)
 from mixdim.models.features import FeatureModel, mixed_layer, side_by_side, side_by_side_in_graph
 from mixdim.models.first_order import FirstOrder
 from mixdim.models.mlp import (
@@ -30,8 +38,6 @@ from mixdim.storages.init import Init
 if TYPE_CHECKING:
     from mixdim.serving.graph import Graph
     from mixdim.serving.lookup import Vectors
-
-MANY_ROWS = 10_000_000  # from here on, the preset "auto" takes the wide MLP
 
 
 @register("dcn", takes=ANY_FEATURES, bands=1)

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from mixdim._util.options import opt
-from mixdim.models.base import ANY_FEATURES, PANEL, Drawn, Facts, MakeLayer, register
+from mixdim.models.base import (
+    ANY_FEATURES,
+    MANY_ROWS,
+    PANEL,
+    Drawn,
+    Facts,
+    MakeLayer,
+    register,
+)
 from mixdim.models.features import FeatureModel, mixed_layer
 from mixdim.models.first_order import FirstOrder
 from mixdim.models.mlp import (
@@ -30,7 +38,6 @@ if TYPE_CHECKING:
     from mixdim.serving.graph import Graph
     from mixdim.serving.lookup import Vectors
 
-MANY_ROWS = 10_000_000  # from here on, the preset "auto" takes MLPs as wide as the paper's
 FOLDED_WIDTH = 64  # of the top MLP's first layer in a graph; see `_first_of_top`
 
 

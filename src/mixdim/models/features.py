@@ -81,11 +81,6 @@ class FeatureModel(Model):
         raise NotImplementedError
 
     @property
-    def num_parameters(self) -> int:
-        """Parameters of the whole model that training changes."""
-        return count_trained(self)
-
-    @property
     def embedding_parameters(self) -> int:
         """Those of them in the embeddings: tables and projections."""
         return count_trained(self.get_submodule("embeddings"))

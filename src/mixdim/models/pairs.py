@@ -52,11 +52,6 @@ class PairModel(Model):
         return self.user_embedding, self.item_embedding
 
     @property
-    def num_parameters(self) -> int:
-        """Parameters of the whole model that training changes."""
-        return count_trained(self)
-
-    @property
     def embedding_parameters(self) -> int:
         """Those of them in the embeddings: tables and projections, and nothing else."""
         return count_trained(*self.sides)
