@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from contracts import MIXED, PLAIN, FeatureContract, SomeSamples, normal
+from feature_contract import FeatureContract
 from mixdim.models import DCN
+from model_samples import MIXED, PLAIN, SomeSamples, normal
 
 WIDTH = 3 * 8 + 5  # three features of base_dim 8, and five numbers
 

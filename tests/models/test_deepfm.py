@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from contracts import MIXED, PLAIN, FeatureContract, normal
+from feature_contract import FeatureContract
 from mixdim.models import DeepFM
+from model_samples import MIXED, PLAIN, normal
 
 
 def written_out(model, samples, tables, weights):

@@ -8,10 +8,11 @@ from small_folder import write_small_folder
 from torch import nn
 
 import mixdim
-from contracts import MIXED, FeatureContract, SomeSamples, normal, seeded
+from feature_contract import FeatureContract
 from mixdim import kernels
 from mixdim.models import DLRM, dlrm
 from mixdim.models.samples import join_bags
+from model_samples import MIXED, SomeSamples, normal, seeded
 from strategies import quiet_plan, random_ids
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import mixdim
-from contracts import SomeSamples, first_order
 from mixdim.models import FirstOrder
+from model_samples import SomeSamples, first_order
 
 SIZES = {"user": 3, "tags": 4, "item": 2}
 

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import mixdim
-from contracts import MIXED, PLAIN, CollaborativeFilteringContract, SomeSamples
+from contracts import CollaborativeFilteringContract
 from mixdim.models import Baseline, MatrixFactorization
+from model_samples import MIXED, PLAIN, SomeSamples
 
 
 class TestMatrixFactorization(CollaborativeFilteringContract):
