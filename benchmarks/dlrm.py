@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 import mixdim
 from interleaved import Contest, Step, arguments, run
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
-from mixdim.models.layers import Layers
+from mixdim.models.mlp import Layers
 from rivals import FbgemmTables, LoopOverFeatures, bmm_interaction, import_fbgemm
 from training import LEARNING_RATE, NUM_BATCHES, amsgrad, sparse_adam, training_step, zipf_ids
 

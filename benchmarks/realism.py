@@ -24,7 +24,7 @@ from mixdim.data.inspect import inspect
 from mixdim.lab.synthetic.generate import generate_criteo_like, generate_realistic_clicks
 from mixdim.runs.config import RunConfig
 from mixdim.runs.train import train_run
-from mixdim.training.metrics import auc
+from mixdim.tasks.metrics import auc
 
 WIDTH, SHARE = 16, 8
 PRIOR_ROWS = 20  # a click rate is smoothed as if so many rows with the mean rate had been seen

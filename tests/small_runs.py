@@ -2,7 +2,7 @@
 
 from training_data import clicks, ratings, small_config
 
-DATA = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
+DATA = {"dcn": clicks, "deepfm": clicks, "dlrm": clicks, "mf": ratings, "ncf": ratings}
 FEW_STEPS = {"batch_size": 100, "epochs": 4, "lr": 0.1}
 
 

@@ -16,7 +16,7 @@ from mixdim.lab.synthetic.generate import generate_criteo_like, generate_moviele
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model
 from mixdim.runs.train import plan_of
-from mixdim.training.tasks import task_of
+from mixdim.tasks import task_of
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mixdim-tests-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -42,8 +42,17 @@ def clicks_with_bags():
     return Dataset(write_small_folder(FOLDER / "bags", bags=True))
 
 
+SMALL = {
+    "dcn": {"cross_layers": 2, "cross_rank": 2, "hidden": (8,)},
+    "deepfm": {"hidden": (8,)},
+    "dlrm": {"bottom": (8,), "top": (8,)},
+    "mf": {},
+    "ncf": {"hidden": (8, 4)},
+}
+
+
 def small_config(name, dataset, **options):
-    widths = {"dlrm": {"bottom": (8,), "top": (8,)}, "ncf": {"hidden": (8, 4)}, "mf": {}}[name]
+    widths = SMALL[name]
     data = str(dataset.path)
     told = {"model": name, "temperature": 0.3, "base_dim": 8, "data": data, **widths, **options}
     told.setdefault("preset", task_of(dataset.task).paper_preset)

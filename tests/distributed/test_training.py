@@ -20,7 +20,7 @@ import mixdim
 from mixdim.cli.main import run as run_command
 from mixdim.data import Dataset
 from mixdim.lab.synthetic.generate import generate_criteo_like
-from mixdim.training.tasks import task_of
+from mixdim.tasks import task_of
 
 pytestmark = needs_torchrec
 FILE = commands_of_ranks.__file__

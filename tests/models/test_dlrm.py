@@ -8,43 +8,58 @@ from small_folder import write_small_folder
 from torch import nn
 
 import mixdim
-from contracts import MIXED, PLAIN, ModelContract, SomeSamples, seeded
+from feature_contract import FeatureContract
 from mixdim import kernels
-from mixdim.models import DLRM
+from mixdim.models import DLRM, dlrm
 from mixdim.models.samples import join_bags
+from model_samples import MIXED, SomeSamples, normal, seeded
 from strategies import quiet_plan, random_ids
 
 
-class TestDLRM(ModelContract):
-    ROWS: ClassVar = {"ad": 90, "site": 12, "device": 4}
-    NUM_DENSE = 5
-    FEATURES_TOGETHER = True
+class TestDLRM(FeatureContract):
+    MODEL = DLRM
+    OPTIONS: ClassVar = {"bottom": (16,), "top": (20,)}
     # Three features and the dense vector make 6 pairs.
     OTHER_PARAMETERS = (5 * 16 + 16) + (16 * 8 + 8) + ((8 + 6) * 20 + 20) + (20 + 1)
 
     def build(self, embeddings, generator):
-        return DLRM(embeddings, num_dense=self.NUM_DENSE, bottom=(16,), top=(20,), generator=generator)
-
-    def test_numbers_of_another_shape_are_refused(self):
-        samples = self.samples(4)
-        with pytest.raises(ValueError, match=r"dense must have shape \(batch, 5.*got \(4, 4\)"):
-            self.model(MIXED)(samples._replace(dense=samples.dense[:, 1:]))
+        return DLRM(embeddings, num_dense=self.NUM_DENSE, generator=generator, **self.OPTIONS)
 
 
 class TestDLRMWithoutNumbers(TestDLRM):
     NUM_DENSE = 0
     OTHER_PARAMETERS = 8 + ((8 + 6) * 20 + 20) + (20 + 1)
 
-    def test_numbers_of_another_shape_are_refused(self):
-        samples = self.samples(4)
-        with pytest.raises(ValueError, match=r"dense must have shape \(batch, 0.*got \(4, 1\)"):
-            self.model(MIXED)(samples._replace(dense=torch.ones(4, 1)))
-
     def test_the_learned_vector_is_the_dense_slot_of_every_sample(self):
         model, samples = self.model(MIXED), self.samples(6)
         vector = model.bottom.weight.expand(6, 8)
         columns = mixdim.dot_interaction(vector, model.embeddings(samples.ids))
         torch.testing.assert_close(model(samples), model.top(columns)[:, 0])
+
+
+class TestDLRMWithFirstOrderWeights(TestDLRM):
+    OPTIONS: ClassVar = {**TestDLRM.OPTIONS, "first_order": True}
+    OTHER_PARAMETERS = TestDLRM.OTHER_PARAMETERS + (90 + 12 + 4) + 5
+
+    def build(self, embeddings, generator):
+        told = {**self.OPTIONS, "first_order": self.first_order(embeddings, constant=-0.5)}
+        return DLRM(embeddings, num_dense=self.NUM_DENSE, generator=generator, **told)
+
+    def test_it_is_dlrm_of_standardized_numbers_plus_first_order_weights(self):
+        model, samples = normal(self.model(MIXED)), self.samples(9)
+        model.first_order.standardize_by(torch.full([5], 0.3), torch.tensor(2.0))
+        numbers = (samples.dense - 0.3) / 2
+        deep = TestDLRM().model(MIXED)
+        deep.load_state_dict(model.state_dict(), strict=False)
+        weights = [model.first_order.weights.dense_weight(name)[:, 0] for name in self.ROWS]
+        expected = deep(samples._replace(dense=numbers)) - 0.5 + numbers @ model.first_order.dense[0]
+        expected = expected + sum(w[samples.ids[:, i]] for i, w in enumerate(weights))
+        torch.testing.assert_close(model(samples), expected)
+
+
+def test_a_wide_top_chooses_pairs_in_its_graph(monkeypatch):
+    monkeypatch.setattr(dlrm, "FOLDED_WIDTH", 7)  # pairs are chosen, not multiplied with 0
+    TestDLRM().test_its_graph_gives_the_same_in_onnx_runtime(MIXED)
 
 
 class PlainDLRM(nn.Module):
@@ -163,78 +178,12 @@ def test_init_says_how_both_mlps_are_drawn(init, fan):
     assert 0.95 * bound < model.top[0].weight.abs().max() <= bound
 
 
-def samples_with_bags():
-    """Two single-valued features around one with bags; a sample without a genre."""
-    genres = torch.tensor([3, 0, 0, 8, 1], dtype=torch.int32), torch.tensor([0, 2, 2, 5])
-    ids = torch.tensor([[4, 29], [0, 0], [9, 7]], dtype=torch.int32)
-    return SomeSamples(ids, torch.ones(3, 2), {"genres": genres})
-
-
-ROWS_WITH_BAGS = {"user": 10, "genres": 9, "item": 30}
-
-
-def model_for_bags(pooling="sum"):
-    plan = mixdim.plan(ROWS_WITH_BAGS, temperature=0.3, base_dim=8)
-    embeddings = mixdim.FeatureEmbeddings(plan, pooling=pooling, generator=seeded(0))
-    return DLRM(embeddings, num_dense=2, bottom=(6,), top=(6,), generator=seeded(1))
-
-
-@pytest.mark.parametrize("pooling", ["sum", "mean"])
-def test_bags_are_pooled_in_their_place_in_the_plan(pooling):
-    model, samples = model_for_bags(pooling), samples_with_bags()
-    user, genres, item = (model.embeddings.dense_weight(name) for name in ROWS_WITH_BAGS)
-    pool = getattr(torch, pooling)
-    pooled = torch.stack([pool(genres[[3, 0]], 0), torch.zeros(8), pool(genres[[0, 8, 1]], 0)])
-    vectors = torch.stack([user[[4, 0, 9]], pooled, item[[29, 0, 7]]], dim=1)
-    expected = model.top(mixdim.dot_interaction(model.bottom(samples.dense), vectors))[:, 0]
-    torch.testing.assert_close(model(samples), expected)
-
-
-def test_bags_of_one_are_single_ids():
-    model, ids = model_for_bags(), torch.tensor([[4, 3, 29], [9, 8, 0]])
-    bags = {"genres": (ids[:, 1], torch.tensor([0, 1, 2]))}
-    dense = torch.ones(2, 2)
-    single, bagged = SomeSamples(ids, dense), SomeSamples(ids[:, [0, 2]], dense, bags)
-    torch.testing.assert_close(model(bagged), model(single))
-
-
-def test_an_empty_batch_has_empty_bags():
-    nothing = torch.empty(0, dtype=torch.int32)
-    samples = SomeSamples(
-        torch.empty(0, 2, dtype=torch.int32), torch.empty(0, 2), {"genres": (nothing, torch.tensor([0]))}
-    )
-    assert model_for_bags()(samples).shape == (0,)
-
-
 def test_every_feature_may_have_bags():
     ids, one_each = torch.empty(2, 0, dtype=torch.int64), torch.tensor([0, 1, 2])
     bags = {"b": (torch.tensor([3, 4]), one_each), "a": (torch.tensor([1, 2]), one_each)}
     values, offsets = join_bags(ids, bags, ["a", "b"])
     assert values.tolist() == [1, 2, 3, 4]
     assert offsets.tolist() == [0, 1, 2, 3, 4]
-
-
-def test_bags_that_do_not_fit_are_named():
-    model, samples = model_for_bags(), samples_with_bags()
-    values, offsets = samples.bags["genres"]
-    with pytest.raises(ValueError, match="feature 'colour'; the features are user, genres, item"):
-        model(samples._replace(bags={"colour": (values, offsets)}))
-    with pytest.raises(ValueError, match=r"ids must have shape \(batch, 2: .*got \(3, 1\)"):
-        model(samples._replace(ids=samples.ids[:, :1]))
-    with pytest.raises(ValueError, match=r"offsets of feature 'genres' must have shape \(4,\).*\(3,\)"):
-        model(samples._replace(bags={"genres": (values, offsets[:-1])}))
-    with pytest.raises(ValueError, match="must rise from 0 to the number of values 4, got 0 to 5"):
-        model(samples._replace(bags={"genres": (values[:-1], offsets)}))
-    with pytest.raises(ValueError, match="must rise from 0 to the number of values 5, got 1 to 5"):
-        model(samples._replace(bags={"genres": (values, offsets.clamp(min=1))}))
-    with pytest.raises(IndexError, match="id 9 of feature 'genres'"):
-        model(samples._replace(bags={"genres": (values.where(values != 8, 9), offsets)}))
-
-
-def test_one_module_a_feature_takes_no_bags():
-    tables = [nn.Embedding(n, 8) for n in ROWS_WITH_BAGS.values()]
-    with pytest.raises(TypeError, match=r"bags need .*FeatureEmbeddings.*got bags of genres"):
-        DLRM(tables, num_dense=2)(samples_with_bags())
 
 
 def test_embeddings_that_do_not_fit_are_named():
@@ -266,13 +215,6 @@ def test_it_reads_the_batches_of_a_prepared_folder(tmp_path):
     model = DLRM(embeddings, num_dense=dataset.num_dense, bottom=(6,), top=(6,))
     sizes = [model(batch).shape for batch in dataset.batches("train", batch_size=32)]
     assert sizes == [(32,), (32,), (6,)]
-
-
-@pytest.mark.parametrize("kind", [MIXED, PLAIN])
-def test_a_float_id_is_refused(kind):
-    model, samples = TestDLRM().model(kind), TestDLRM().samples(3)
-    with pytest.raises((TypeError, RuntimeError), match=r"integers|Long"):
-        model(samples._replace(ids=samples.ids.float()))
 
 
 @pytest.mark.parametrize("base_dim", [8, 96])

@@ -84,8 +84,10 @@ def test_a_logistic_regression_that_diverges_leaves_dlrm_to_begin_with_nothing(t
     monkeypatch.setattr(beginning, "fit_logistic", diverges)
     config = told("dlrm", epochs=1, lr=1e-9, first_order=True, from_baseline=True)
     model = train_run(config, tmp_path / "run").model
-    assert all(float(weight.detach().abs().max()) < 1e-6 for weight in model.weights.parameters())
-    assert float(model.deep.top[-1].weight.detach().abs().max()) > 0.01
+    assert all(
+        float(weight.detach().abs().max()) < 1e-6 for weight in model.first_order.weights.parameters()
+    )
+    assert float(model.top[-1].weight.detach().abs().max()) > 0.01
 
 
 @pytest.mark.parametrize(

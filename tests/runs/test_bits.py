@@ -8,7 +8,7 @@ import mixdim
 from mixdim.models import MatrixFactorization
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import read_config
-from mixdim.runs.embeddings import embedding_bytes, embedding_layers
+from mixdim.runs.embeddings import embedding_bytes
 from mixdim.runs.train import train_run
 from mixdim.runs.trained import evaluate_run, open_for, predict_run
 from mixdim.training import fit
@@ -38,7 +38,7 @@ def test_it_is_trained_as_without_and_measured_as_it_is_served(model, bits, tmp_
     as_trained = open_for(tmp_path / "run", DATA[model](), as_trained=True)
     assert raw_bytes(as_trained.model) == raw_bytes(best["plain"].model)
     assert not any(
-        b.storage.is_trained for layer in embedding_layers(run.model) for b in layer.plan.blocks
+        b.storage.is_trained for layer in run.model.embedding_layers() for b in layer.plan.blocks
     )
 
     loss = LOSS[model]

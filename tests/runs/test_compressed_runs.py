@@ -9,10 +9,11 @@ import torch
 from mixdim.runs import compressed
 from mixdim.runs.compressed import compress_run
 from mixdim.runs.config import RunConfig
-from mixdim.runs.embeddings import embedding_bytes, embedding_layers
+from mixdim.runs.embeddings import embedding_bytes
 from mixdim.runs.spectrum import tables_of
 from mixdim.runs.train import train_run
 from mixdim.runs.trained import evaluate_run, open_for, predict_run
+from mixdim.tasks import task_of
 from small_runs import DATA, content, told
 from training_data import raw_bytes
 
@@ -20,7 +21,7 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore::mixdim.FloorWarning"),
 ]
-LOSS = {"dlrm": "log_loss", "mf": "mse", "ncf": "mse"}
+LOSS = {name: task_of(data().task).objective for name, data in DATA.items()}
 WIDE = {"temperature": 0.0, "base_dim": 8}
 
 
@@ -30,6 +31,8 @@ WIDE = {"temperature": 0.0, "base_dim": 8}
         ("dlrm", {"unknown_dropout": True, "epochs": 1, "first_order": True, "bits": 8}, 32),
         ("mf", {}, 8),
         ("ncf", {"bits": 8}, 32),
+        ("dcn", {"epochs": 1, "first_order": True}, 8),
+        ("deepfm", {"epochs": 1}, 32),
     ],
 )
 def test_a_small_run_is_measured_as_it_says(model, options, bits, tmp_path):
@@ -59,7 +62,7 @@ def test_a_small_run_is_measured_as_it_says(model, options, bits, tmp_path):
             measured = evaluate_run(tmp_path / "small", data.path, split=split, weights=which)
             assert measured[LOSS[model]] == pytest.approx(summary[split][which][LOSS[model]], rel=1e-12)
     assert found.after[LOSS[model]] == pytest.approx(found.before[LOSS[model]], rel=0.1)
-    layers = {id(module) for layer in embedding_layers(small.model) for module in layer.modules()}
+    layers = {id(module) for layer in small.model.embedding_layers() for module in layer.modules()}
     for name, parameter in small.model.named_parameters():
         if not any(name.startswith(own) for own in _layer_names(small.model, layers)):
             assert torch.equal(parameter, learned.get_parameter(name))

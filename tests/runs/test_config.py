@@ -67,16 +67,20 @@ def test_a_model_begins_as_its_baseline_by_default_where_it_contains_it():
     assert begins() is begins("binary") is begins("binary", num_ids=2) is True
     assert begins(num_ids=2) is False  # 50 ratings for an id
     assert begins(model="ncf") is None
+    assert begins("binary", model="dcn") is begins("binary", model="deepfm") is True
+    of_mf = "from_baseline of model 'mf' needs mean and biases and data with the task 'rating'"
+    of_dlrm = "from_baseline of model 'dlrm' needs first_order and data with the task 'binary'"
     others = (
-        {"biases": False},
-        {"mean": False},
-        {"task": "binary", "model": "mf"},
-        {"model": "dlrm"},
-        {"task": "binary", "first_order": False},
+        ({"biases": False}, of_mf),
+        ({"mean": False}, of_mf),
+        ({"task": "binary", "model": "mf"}, of_mf),
+        ({"model": "dlrm"}, of_dlrm),
+        ({"task": "binary", "first_order": False}, of_dlrm),
+        ({"model": "deepfm"}, "from_baseline of model 'deepfm' needs data with the task 'binary'"),
     )
-    for told in others:
+    for told, message in others:
         assert begins(**told) is False
-        with pytest.raises(ValueError, match="from_baseline needs mean and biases of MF and data with"):
+        with pytest.raises(ValueError, match=f"^{message}$"):
             begins(**told, from_baseline=True)
     assert begins(preset="paper-cf") is begins("binary", preset="paper-ctr") is False
     with pytest.raises(ValueError, match="from_baseline is no option of model 'ncf'"):
@@ -164,8 +168,8 @@ def test_a_bad_file_is_named_with_what_is_wrong_in_it(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"model": "gbdt"}, "model must be one of dlrm, mf, ncf, got 'gbdt'"),
-        ({"model": ""}, "model must be one of dlrm, mf, ncf, got ''"),
+        ({"model": "gbdt"}, "model must be one of dcn, deepfm, dlrm, mf, ncf, got 'gbdt'"),
+        ({"model": ""}, "model must be one of dcn, deepfm, dlrm, mf, ncf, got ''"),
         ({"preset": ""}, "preset must be one of auto, paper-ctr, paper-cf, clicks, got ''"),
         ({"preset": "nlp"}, "preset must be one of auto, paper-ctr, paper-cf, clicks, got 'nlp'"),
         ({"model": "mf", "hidden": (8,)}, "hidden is no option of model 'mf'; it has mean, biases"),

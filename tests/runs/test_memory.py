@@ -11,12 +11,11 @@ from mixdim.runs.memory import (
     require_memory,
 )
 from mixdim.runs.train import plan_of
-from training_data import clicks, ratings, small_config
+from small_runs import DATA
+from training_data import ratings, small_config
 
-MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
 
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -27,7 +26,7 @@ MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
 )
 @pytest.mark.parametrize("share", [1e-6, 0.2, 0.6])
 def test_too_little_memory_is_refused_with_a_budget_that_passes(name, sizes, share):
-    dataset = MODELS[name]()
+    dataset = DATA[name]()
     config = small_config(name, dataset, **sizes)
     plan = plan_of(config, dataset)
     forecast = forecast_of(config, plan, dataset)
@@ -62,9 +61,9 @@ def test_enough_memory_is_let_pass():
 
 
 @pytest.mark.parametrize("share", [0.71, 1.0])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DATA)
 def test_a_run_that_takes_most_of_the_memory_is_warned_of(name, share):
-    dataset = MODELS[name]()
+    dataset = DATA[name]()
     config = small_config(name, dataset, base_dim=2048)
     plan = plan_of(config, dataset)
     forecast = forecast_of(config, plan, dataset)

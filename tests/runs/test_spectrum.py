@@ -43,15 +43,13 @@ def test_it_is_the_spectral_plan_of_the_best_weights(model, tmp_path):
     budget = 5 * sum(data.cardinalities.values())
     trained = open_run(path, num_dense=data.num_dense).model
     layers = (
-        [trained.deep.embeddings]
-        if model == "dlrm"
-        else [trained.user_embedding, trained.item_embedding]
+        [trained.embeddings] if model == "dlrm" else [trained.user_embedding, trained.item_embedding]
     )
     weights = {name: layer.table_6 for layer in layers for name in layer.plan}
     if model == "dlrm":  # the features lie one below the other in the one table of width 6
         starts = np.cumsum([0, *data.cardinalities.values()])
         weights = {
-            name: trained.deep.embeddings.table_6[starts[i] : starts[i + 1]]
+            name: trained.embeddings.table_6[starts[i] : starts[i + 1]]
             for i, name in enumerate(data.cardinalities)
         }
     expected = mixdim.spectral_plan(

@@ -17,13 +17,14 @@ from mixdim.lab.synthetic.generate import (
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.train import train_run
 from mixdim.runs.trained import evaluate_run, open_run, predict_run
+from mixdim.tasks import task_of
 from mixdim.training import CheckpointError
 from small_runs import DATA, content, told
 from training_data import clicks_with_bags, ratings, raw_bytes, small_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-OBJECTIVE = {"dlrm": "log_loss", "mf": "mse", "ncf": "mse"}
+OBJECTIVE = {name: task_of(data().task).objective for name, data in DATA.items()}
 
 
 @pytest.fixture(scope="module", params=DATA)

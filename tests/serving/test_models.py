@@ -1,4 +1,4 @@
-"""Whole models in ONNX Runtime and as .pt2, against themselves."""
+"""Models as files: quantized, with orders of ids and unknown ids. tests/contracts.py has each model."""
 
 import subprocess
 import sys
@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import mixdim
-from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering, WithFirstOrder
-from mixdim.serving import models as serving_models
+from mixdim.models import DLRM, FirstOrder, MatrixFactorization, Model, NeuralCollaborativeFiltering
 from served_files import answer, nothing_folded, served
 from small_layers import generator_of
 
@@ -26,20 +25,20 @@ def plan():
     return mixdim.plan(ROWS, counts=counts, bands={"item": 4}, temperature=0.4, base_dim=8)
 
 
-def dlrm(num_dense=3, **widths):
+def dlrm(num_dense=3, **others):
     layer = mixdim.FeatureEmbeddings(plan(), sparse=True, generator=generator_of(0))
-    told = {"bottom": [8], "top": [8], **widths}
+    told = {"bottom": [8], "top": [8], **others}
     return DLRM(layer, num_dense=num_dense, generator=generator_of(1), **told)
 
 
 def with_first_order(num_dense=3):
     uniform = mixdim.plan(ROWS, temperature=0, base_dim=1)
     weights = mixdim.FeatureEmbeddings(uniform, sparse=True, pooling="mean")
-    model = WithFirstOrder(dlrm(num_dense), weights, num_dense=num_dense, constant=-0.5)
-    for parameter in (*weights.parameters(), model.dense):
+    first_order = FirstOrder(weights, num_dense=num_dense, constant=-0.5)
+    for parameter in (*weights.parameters(), first_order.dense):
         nn.init.normal_(parameter, generator=generator_of(4))
-    model.standardise_by(torch.full([num_dense], 0.3), torch.tensor(2.0))
-    return model
+    first_order.standardize_by(torch.full([num_dense], 0.3), torch.tensor(2.0))
+    return dlrm(num_dense, first_order=first_order)
 
 
 def rating_model(kind, embeddings=None):
@@ -71,7 +70,7 @@ def samples(batch, num_dense=3, *, bags=False):
 def said_by(model, batch):
     with torch.no_grad():
         outputs = model(batch)
-    return outputs.sigmoid() if isinstance(model, DLRM | WithFirstOrder) else outputs
+    return outputs.sigmoid() if isinstance(model, DLRM) else outputs
 
 
 def compare(model, batches, *, bits=32, **options):
@@ -90,18 +89,10 @@ def test_dlrm(context, bits):
         compare(dlrm(), [samples(1), samples(33)], bits=bits)
 
 
-def test_dlrm_with_bags_without_numbers_and_with_a_wide_top(monkeypatch):
-    compare(dlrm(), [samples(1, bags=True), samples(9, bags=True)], bags=["tags"])
-    compare(dlrm(num_dense=0), [samples(1, 0), samples(9, 0)])
-    monkeypatch.setattr(serving_models, "FOLDED_WIDTH", 7)  # pairs are chosen, not multiplied with 0
-    compare(dlrm(), [samples(1), samples(9)])
-
-
 @pytest.mark.parametrize("bits", [32, 8])
-def test_dlrm_with_first_order_weights(bits):
+def test_bags_and_first_order_weights(bits):
     batches = [samples(1, bags=True), samples(9, bags=True)]
     with nothing_folded():
-        compare(with_first_order(), [samples(1), samples(33)], bits=bits)
         compare(with_first_order(), batches, bags=["tags"], bits=bits)
     compare(with_first_order(), batches, bags=["tags"], bits=bits)
     compare(with_first_order(0), [samples(1, 0), samples(9, 0)], bits=bits)
@@ -146,7 +137,7 @@ def test_a_pt2_file_answers_with_torch_alone_and_carries_no_data(tmp_path):
         for size in (1, 5):
             batch = samples(size, bags=bags)
             inputs = [batch.ids, batch.dense, *batch.bags.get("tags", ())]
-            inputs = inputs if isinstance(model, WithFirstOrder) else inputs[:1]
+            inputs = inputs if name == "bags" else inputs[:1]
             expected[f"{name} {size}"] = [t.clone() for t in inputs], said_by(told, batch)
             if name == "bags":
                 inputs[0][0, 0], batch.ids[0, 0] = 90, UNKNOWN["user"]
@@ -221,14 +212,39 @@ def test_wrong_options_are_one_line_and_leave_nothing(tmp_path, options, message
     assert list(tmp_path.iterdir()) == []
 
 
+class OnlyForward(Model):
+    """A model of one's own: a .pt2 file needs no more."""
+
+    def feature_rows(self):
+        return {"user": 3}
+
+    def forward(self, samples):
+        return samples.ids[:, 0].float() / 2
+
+
+def test_a_model_of_ones_own_is_traced(tmp_path):
+    program = torch.export.load(mixdim.export(OnlyForward(), tmp_path / "model.pt2")).module()
+    torch.testing.assert_close(program(torch.tensor([[0], [2]])), torch.tensor([0.0, 1.0]).sigmoid())
+
+
 def test_what_cannot_be_written_is_said(tmp_path):
-    with pytest.raises(ValueError, match="model must be a DLRM, MatrixFactorization or"):
+    with pytest.raises(
+        ValueError, match=r"model must be a mixdim.models.Model \(DCN, DLRM, .* got Linear"
+    ):
         mixdim.export(nn.Linear(2, 2), tmp_path / "model.onnx")
+    for own, message in (
+        (Model, "which features it reads"),
+        (OnlyForward, "OnlyForward has no to_graph"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mixdim.export(own(), tmp_path / "model.onnx")
     model = dlrm()
     model.top.append(nn.Tanh())
     with pytest.raises(ValueError, match=r"nn.ReLU and nn.LeakyReLU only, got Tanh"):
         mixdim.export(model, tmp_path / "model.onnx")
-    with pytest.raises(ValueError, match=r"bags need a DLRM with a mixdim.FeatureEmbeddings, got item"):
+    with pytest.raises(
+        ValueError, match=r"bags need a layer, or a model of a mixdim.FeatureEmbeddings .* got item"
+    ):
         mixdim.export(rating_model("mf"), tmp_path / "model.onnx", bags=["item"])
     with pytest.raises(FileNotFoundError, match="there is no directory"):
         mixdim.export(dlrm(), tmp_path / "nowhere" / "model.onnx")

@@ -7,11 +7,11 @@ from safetensors.torch import save
 from torch import nn
 
 import mixdim
-from contracts import SomeSamples
 from mixdim import Hashed, Robe, Rows
 from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
 from mixdim.storages.codes import GROUP
 from mixdim.training.optimizers import NamedOptimizer
+from model_samples import SomeSamples
 from storage_contract import BASE_DIM, ROWS, StorageContract
 from strategies import random_bags, random_ids, stored_plans
 

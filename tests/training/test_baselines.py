@@ -16,10 +16,10 @@ from torch.autograd import backward
 
 from mixdim.data import Dataset
 from mixdim.data.table import prepare_table
+from mixdim.tasks import task_of
 from mixdim.training import baselines, first_order
 from mixdim.training.baselines import Rows, baselines_of, fit_biases
 from mixdim.training.first_order import OPTIONS, Limited, fit_logistic
-from mixdim.training.tasks import task_of
 from training_data import clicks, clicks_with_bags, ratings
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from mixdim.tasks import task_of
 from mixdim.training import evaluate
 from mixdim.training.evaluation import Interrupted, feature_to_slice_by, outputs_of
-from mixdim.training.tasks import task_of
 from training_data import OwnModel, clicks, clicks_with_bags, ratings, small_model
 
 

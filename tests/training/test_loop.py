@@ -9,7 +9,8 @@ from torch import nn
 import mixdim
 from fitted_guesses import OPTIONS, Guess, journal, saved_steps
 from mixdim.data import Dataset
-from mixdim.training import Checkpoints, auto_options, evaluate, load_weights, loop, tasks
+from mixdim.tasks import RATING, TASKS
+from mixdim.training import Checkpoints, auto_options, evaluate, load_weights, loop
 from training_data import OwnModel, clicks, clicks_with_bags, ratings, raw_bytes, small_model
 
 
@@ -76,7 +77,7 @@ class Falling(torch.autograd.Function):
 @pytest.fixture
 def overfitting(monkeypatch):
     """Training moves the weight of `Overfits` by exactly -1 a step."""
-    monkeypatch.setitem(tasks.TASKS, "rating", replace(tasks.RATING, loss=Falling.apply))
+    monkeypatch.setitem(TASKS, "rating", replace(RATING, loss=Falling.apply))
     return replace(OPTIONS, optimizer="sgd", lr=1.0, epochs=9)
 
 

@@ -14,15 +14,14 @@ from mixdim.runs.train import plan_of
 from mixdim.training import memory
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory, peak_memory
 from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer, sparse_parameters
-from training_data import clicks, ratings, small_config, small_model
-
-MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
+from small_runs import DATA
+from training_data import clicks, small_config, small_model
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DATA)
 def test_parameters_and_optimizer_state_are_forecast_to_the_byte(name, optimizer):
-    dataset = MODELS[name]()
+    dataset = DATA[name]()
     model = small_model(name, dataset)
     config = small_config(name, dataset, optimizer=optimizer, batch_size=64)
     forecast = forecast_of(config, plan_of(config, dataset), dataset)
@@ -40,9 +39,9 @@ def test_parameters_and_optimizer_state_are_forecast_to_the_byte(name, optimizer
     assert gradients <= forecast.gradients
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DATA)
 def test_without_weights_the_forecast_is_the_same(name):
-    dataset = MODELS[name]()
+    dataset = DATA[name]()
     sizes = {"batch_size": 64, "num_ids": 26, "num_dense": 13, "train_rows": 9, "evaluation_rows": 7}
     with torch.device("meta"):
         without = small_model(name, dataset)

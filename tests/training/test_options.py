@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from mixdim.tasks import task_of
 from mixdim.training import preset
-from mixdim.training.tasks import task_of
 
 
 def test_presets_are_the_protocols_of_the_paper():

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixdim.tasks import BINARY, RATING
 from mixdim.training.slices import SLICES, measure_slices, thirds_of_popularity
-from mixdim.training.tasks import BINARY, RATING
 
 # Small counts, so that there are ties, zeros and sums that fall exactly on a third.
 count_lists = st.lists(st.integers(0, 6), min_size=1, max_size=30)

@@ -79,7 +79,7 @@ def compress(
 
 
 def _before_and_after(before: dict[str, Any], after: dict[str, Any]) -> str:
-    from mixdim.training.tasks import TASKS
+    from mixdim.tasks import TASKS
 
     metrics = {name for task in TASKS.values() for name in task.metrics}
     names = [name for name in before if name in metrics and before[name] is not None]

@@ -57,11 +57,15 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     model: Annotated[
-        str | None, _option(ABOUT_MODEL, "dlrm (for clicks), mf or ncf (for ratings).")
+        str | None, _option(ABOUT_MODEL, "dlrm (for clicks), dcn, deepfm, mf (for ratings) or ncf.")
     ] = None,
     bottom: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths below: 64,32.")] = None,
     top: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths above: 64,32.")] = None,
-    hidden: Annotated[str | None, _option(ABOUT_MODEL, "NCF: hidden widths: 128,128,32.")] = None,
+    hidden: Annotated[str | None, _option(ABOUT_MODEL, "DCN, DeepFM, NCF: hidden widths.")] = None,
+    cross_layers: Annotated[int | None, _option(ABOUT_MODEL, "DCN: layers of the crosses.")] = None,
+    cross_rank: Annotated[
+        int | None, _option(ABOUT_MODEL, "DCN: rank of their matrices; 0 for whole matrices.")
+    ] = None,
     biases: Annotated[
         bool | None, _option(ABOUT_MODEL, "MF: a number for each user and item.", "--biases/--no-biases")
     ] = None,
@@ -69,7 +73,7 @@ def train(
         bool | None,
         _option(
             ABOUT_MODEL,
-            "MF's biases, or DLRM's first-order weights, begin as those of the baseline, not with 0.",
+            "Biases of MF, or first-order weights, begin as those of the baseline, not with 0.",
             "--from-baseline/--no-from-baseline",
         ),
     ] = None,
@@ -80,7 +84,7 @@ def train(
         bool | None,
         _option(
             ABOUT_MODEL,
-            "DLRM: also a weight for each id and number.",
+            "DLRM, DCN: also a weight for each id and number.",
             "--first-order/--no-first-order",
         ),
     ] = None,
@@ -93,7 +97,7 @@ def train(
         str | None, _option(ABOUT_WIDTHS, "Of the embeddings: 2000000, 2M, 2^21, 64MB, width:2.")
     ] = None,
     bands: Annotated[
-        str | None, _option(ABOUT_WIDTHS, "Bands a feature, or octaves; 1 for dlrm, 8 for mf and ncf.")
+        str | None, _option(ABOUT_WIDTHS, "Bands a feature, or octaves; 8 for mf and ncf, else 1.")
     ] = None,
     rounding: Annotated[str | None, _option(ABOUT_WIDTHS, "power_of_two, integer or fill.")] = None,
     min_dim: Annotated[
@@ -166,7 +170,7 @@ def train(
         "data": None if data is None else str(data),
         "plan": None if plan is None else str(plan),
         **{"model": model, "biases": biases, "mean": mean, "init": init, "first_order": first_order},
-        "from_baseline": from_baseline,
+        **{"from_baseline": from_baseline, "cross_layers": cross_layers, "cross_rank": cross_rank},
         **{
             name: _widths(text, name)
             for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))
@@ -324,7 +328,7 @@ def _results(summary: dict[str, Any]) -> str:
 
 def _metrics_table(results: dict[str, dict[str, Any]]) -> str:
     """One line for each result and each of its slices, one column a metric."""
-    from mixdim.training.tasks import TASKS
+    from mixdim.tasks import TASKS
 
     metrics = {name for task in TASKS.values() for name in task.metrics}
     names = [name for name in next(iter(results.values())) if name in metrics]

@@ -28,10 +28,10 @@ import polars as pl
 
 from mixdim._util.arguments import whole_number
 from mixdim.data.dense_rules import DenseRule, dense_names
+from mixdim.tasks import TASKS
 
 FORMAT = "mixdim.data"
 VERSION = 1
-TASKS = ("binary", "rating")
 SPLITS = ("train", "validation", "test")
 KINDS = ("value", "missing", "out_of_vocabulary")  # of a row of a vocabulary
 SAMPLE = 1 << 20  # bytes of each of the pieces that a large file is fingerprinted by
@@ -72,7 +72,7 @@ class FeatureMeta:
 class Meta:
     """What a prepared folder holds; one that contradicts itself cannot be made."""
 
-    task: str  # "binary" or "rating"
+    task: str  # one of mixdim.tasks
     features: tuple[FeatureMeta, ...]
     dense: tuple[str, ...]
     splits: dict[str, tuple[int, int]]  # first row, and the row after the last

@@ -29,13 +29,13 @@ from mixdim.data.encode import TARGET, TIME, dense_column, feature_column
 from mixdim.data.lines import TRY_LATIN_1, Rows
 from mixdim.data.rejects import BAD_ENCODING, Rejects
 from mixdim.data.table_files import named_twice
+from mixdim.tasks import TASKS
 
-BAD = {"binary": "label is not 0 or 1", "rating": "target is not a number"}
 EMPTY = "target is empty"
 HOLDS = "holds"
 ADVICE = {
     BAD_ENCODING: TRY_LATIN_1,
-    BAD["binary"]: '--target "COLUMN >= NUMBER" makes labels of numbers, --task rating learns them',
+    **{task.wrong_target: task.target_advice for task in TASKS.values() if task.target_advice},
 }
 
 Check = tuple[str, pl.Expr, str | None]  # what is wrong unless a test passes, and whose value to show
@@ -57,13 +57,14 @@ class Roles:
     is_new: bool = False  # whether rows are only predicted, so that targets may be missing
 
     def __post_init__(self) -> None:
-        if self.task not in BAD:
-            raise ValueError(f"task must be 'binary' or 'rating', got {self.task!r}")
+        if self.task not in TASKS:
+            raise ValueError(f"task must be {' or '.join(map(repr, TASKS))}, got {self.task!r}")
+        self.labels = TASKS[self.task].labels
         self.time = self.split.removeprefix("time:") if self.split.startswith("time:") else None
         if self.time == "" or (self.time is None and self.split not in ("random", "position", "test")):
             raise ValueError(f"split must be 'random', 'position' or 'time:COLUMN', got {self.split!r}")
         targets = [self.target] if isinstance(self.target, str) else columns_of(self.target)
-        if targets != [self.target] and self.task != "binary":
+        if targets != [self.target] and self.labels is None:
             raise ValueError(f"a target with a condition makes labels, so task cannot be {self.task!r}")
         times = [] if self.time is None else [self.time]
         given = {"categorical": self.categorical, "dense": self.dense}
@@ -164,13 +165,13 @@ class Roles:
         if not self.has_target:
             return pl.lit(float("nan"), pl.Float32)
         if isinstance(self.target, str):
-            target = (label if self.task == "binary" else number)(*columns[self.target])
+            target = (number if self.labels is None else label)(*columns[self.target])
         else:
             target = self.target.expression(columns).cast(pl.Float32)
         return pl.when(self._is_known(target)).then(target).fill_null(nan) if self.is_new else target
 
     def _is_known(self, target: pl.Expr) -> pl.Expr:
-        return target.is_in([0.0, 1.0]) if self.task == "binary" else target.is_finite()
+        return target.is_finite() if self.labels is None else target.is_in(self.labels)
 
     def _checks(self, columns: Columns) -> Iterator[Check]:
         target = pl.col(TARGET)
@@ -178,7 +179,7 @@ class Roles:
             pass  # its target is not needed
         elif isinstance(self.target, str):
             yield EMPTY, ~missing(*columns[self.target]), None
-            yield BAD[self.task], self._is_known(target), self.target
+            yield TASKS[self.task].wrong_target, self._is_known(target), self.target
         else:
             yield from _number_checks(self.target, columns, TARGET)
             yield EMPTY, target.is_not_null(), None

@@ -24,6 +24,7 @@ from mixdim.distributed.quiet import quiet
 from mixdim.distributed.sharded import Sharded
 from mixdim.distributed.stored import newest_step
 from mixdim.distributed.telling import any_says, broadcast_text, summed
+from mixdim.tasks import task_of
 from mixdim.training.account import Account
 from mixdim.training.checkpoints import KEPT, CheckpointError
 from mixdim.training.clock import Clock
@@ -36,7 +37,6 @@ from mixdim.training.loop import SECONDS_BETWEEN_CHECKPOINTS, DivergedError, Sto
 from mixdim.training.options import TrainingOptions
 from mixdim.training.resumption import MAY_CHANGE, TrainingState
 from mixdim.training.schedule import Schedule
-from mixdim.training.tasks import task_of
 
 
 def fit_together(

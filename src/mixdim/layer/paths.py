@@ -6,7 +6,7 @@ and F features, a bag lookup has V values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mixdim.kernels.backend import LookupCall, dispatch
-from mixdim.layer.bags import Pooling, check_bags, checked_offsets, reduce_bags, unroll_bags
+from mixdim.layer.bags import Bags, Pooling, check_bags, checked_offsets, reduce_bags, unroll_bags
 from mixdim.layer.lookup import lookup, lookup_each, lookup_sum
 
 if TYPE_CHECKING:
@@ -112,3 +112,40 @@ def _concat(layer: MixedTables, values: Tensor, num_bags: int) -> Tensor:
     ids = values.view(features, batch * length).t()  # (B * length, F)
     vectors = look_up(layer, ids).view(batch, length, features, layer.base_dim)
     return vectors.transpose(1, 2).reshape(batch, features, length * layer.base_dim)
+
+
+def look_up_by_feature(
+    layer: MixedTables, ids: Tensor, bags: Mapping[str, tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Look up one feature after the other, in plain PyTorch: -> (B, F, base_dim).
+
+    Columns of `ids` are the features without bags; `bags` has values and offsets of the others. A graph
+    that is traced so takes a batch of any size, where one of `look_up_bags` needs two samples at least.
+    """
+    columns, planes = iter(ids.unbind(1)), []
+    for feature, name in enumerate(layer.plan):
+        if name in bags:
+            planes.append(_pooled(layer, feature, *bags[name], ids.shape[0]))
+        else:
+            planes.append(_vectors(layer, feature, next(columns)))
+    return torch.stack(planes, dim=1)
+
+
+def _vectors(layer: MixedTables, feature: int, ids: Tensor) -> Tensor:
+    """The vectors of ids of one feature: (V,) -> (V, base_dim)."""
+    rows = layer.ids(ids, layer.indices.features[feature])
+    return lookup_each(layer.tables(), rows, layer.layout.of_feature[feature])
+
+
+def _pooled(layer: MixedTables, feature: int, values: Tensor, offsets: Tensor, batch: int) -> Tensor:
+    """The pooled bags of one feature: (V,), (B + 1,) -> (B, base_dim)."""
+    if layer.pooling == "concat":
+        raise ValueError("bags to export need pooling sum, mean, max, product, got 'concat'")
+    samples = torch.searchsorted(offsets, torch.arange(values.shape[0]), right=True) - 1
+    bags = Bags(values, torch.zeros_like(values), samples, None, 1, batch)
+    bags = layer.ids.without_padding(bags)
+    vectors = _vectors(layer, feature, bags.values)
+    if layer.pooling == "max" or layer.pooling == "product":
+        return reduce_bags(bags, vectors, layer.pooling).squeeze(1)
+    summed = vectors.new_zeros(batch, layer.base_dim).index_add(0, bags.samples, vectors)
+    return summed if layer.pooling == "sum" else summed / bags.lengths().clamp(min=1)

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
-from mixdim._util.arguments import whole_number
-from mixdim.layer.interaction import dot_interaction
-from mixdim.models.mlp import draw_weights, mlp
-from mixdim.models.samples import Samples, check_shape, join_bags
-from mixdim.models.tables import BagLayer, FeatureLayer, count_trained, layer_of_all_features
+from mixdim._util.options import opt
+from mixdim.models.base import (
+    ANY_FEATURES,
+    MANY_ROWS,
+    PANEL,
+    Drawn,
+    Facts,
+    MakeLayer,
+    register,
+)
+from mixdim.models.features import FeatureModel, mixed_layer
+from mixdim.models.first_order import FirstOrder
+from mixdim.models.mlp import (
+    draw_weights,
+    layers_in_graph,
+    mlp,
+    modules_of,
+    single_column,
+    zero_last_layer,
+)
+from mixdim.models.samples import Samples
+from mixdim.models.tables import interact
+from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init
 
+if TYPE_CHECKING:
+    from mixdim.serving.graph import Graph
+    from mixdim.serving.lookup import Vectors
 
-class DLRM(nn.Module):
+FOLDED_WIDTH = 64  # of the top MLP's first layer in a graph; see `_first_of_top`
+
+
+@register("dlrm", takes=ANY_FEATURES, bands=1)
+class DLRM(FeatureModel):
     """The deep learning recommendation model of Naumov et al. 2019, the paper's model for CTR.
 
     A bottom MLP makes one vector of a sample's numbers; it meets the vectors of the categorical
@@ -27,6 +54,7 @@ class DLRM(nn.Module):
       samples, takes the place of the bottom MLP's output.
     - `bottom`, `top`: widths of the hidden layers: num_dense-512-256-64-base_dim, with a ReLU after
       every layer, and 512-256-1. (The paper does not give them; these are its authors' later ones.)
+    - `first_order`: a `FirstOrder` that is added.
     - `init`, `generator`: how the MLPs' weights are drawn, as in `mixdim.models.mlp`.
 
     >>> from types import SimpleNamespace
@@ -38,6 +66,43 @@ class DLRM(nn.Module):
     torch.Size([3])
     """
 
+    @dataclass(frozen=True)
+    class Options:
+        """What `mixdim train --model dlrm` can be told."""
+
+        bottom: tuple[int, ...] = opt(
+            (512, 256, 64), "Hidden widths of the MLP of numbers.", panel=PANEL
+        )
+        top: tuple[int, ...] = opt((512, 256), "Hidden widths of the MLP above.", panel=PANEL)
+        first_order: bool = opt(
+            False, "Add a weight for each id and each number.", panel=PANEL, absent=False
+        )
+        from_baseline: bool = opt(
+            False, "Begin as the baseline that the model contains.", panel=PANEL, absent=False
+        )
+
+    @classmethod
+    def auto(cls, facts: Facts) -> Options:
+        """Few rows do not feed the paper's wide MLPs."""
+        if facts.train_rows >= MANY_ROWS:
+            return cls.Options(first_order=True, from_baseline=True)
+        return cls.Options(bottom=(64, 32), top=(64, 32), first_order=True, from_baseline=True)
+
+    @classmethod
+    def build(
+        cls, plan: Plan, facts: Facts, options: Options, drawn: Drawn, layer: MakeLayer | None = None
+    ) -> Self:
+        """Make the model of a plan; `layer` makes its embeddings, mixdim's own if not given."""
+        layer = layer or mixed_layer
+        return cls(
+            layer(plan, drawn),
+            num_dense=facts.num_dense,
+            bottom=options.bottom,
+            top=options.top,
+            first_order=FirstOrder.of(plan, facts, layer) if options.first_order else None,
+            **drawn._asdict(),
+        )
+
     def __init__(
         self,
         embeddings: nn.Module | Iterable[nn.Module],
@@ -45,12 +110,11 @@ class DLRM(nn.Module):
         num_dense: int,
         bottom: Sequence[int] = (512, 256, 64),
         top: Sequence[int] = (512, 256),
+        first_order: FirstOrder | None = None,
         init: Init = "xavier",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.num_dense = whole_number(num_dense, "num_dense", at_least=0)
-        self.embeddings: FeatureLayer = layer_of_all_features(embeddings)
+        super().__init__(embeddings, num_dense=num_dense, first_order=first_order)
         base_dim, num_slots = self.embeddings.base_dim, self.embeddings.num_features + 1
         self.bottom: nn.Module
         if self.num_dense:
@@ -61,42 +125,29 @@ class DLRM(nn.Module):
         num_columns = base_dim + num_slots * (num_slots - 1) // 2
         self.top = mlp((num_columns, *top, 1), init=init, generator=generator)
 
-    @property
-    def num_parameters(self) -> int:
-        """Parameters of the whole model that training changes."""
-        return count_trained(self)
+    def score(self, numbers: Tensor, samples: Samples) -> Tensor:
+        """The logit of the top MLP: (batch,)."""
+        dense = self.bottom(numbers)  # (batch, base_dim)
+        return self.top(interact(dense, self.embeddings, samples)).squeeze(1)
 
-    @property
-    def embedding_parameters(self) -> int:
-        """Those of them in the embeddings: tables and projections."""
-        return count_trained(self.get_submodule("embeddings"))
-
-    @torch.no_grad()
     def start_with_zero(self) -> None:
-        """Let every logit begin with 0, by the weights of the last layer: for what is added to it."""
-        for weight in self.top[-1].parameters():
-            weight.zero_()
+        """Set the last layer to 0."""
+        zero_last_layer(self.top)
 
-    def forward(self, samples: Samples) -> Tensor:
-        """Return the logit of each sample: (batch,).
-
-        With bags, columns of `samples.ids` are the features without bags, in the order of the plan.
-        """
-        check_shape(samples.dense, "dense", self.num_dense, "the numbers of a sample")
-        dense = self.bottom(samples.dense)  # (batch, base_dim)
-        return self.top(self._interact(dense, samples)).squeeze(1)
-
-    def _interact(self, dense: Tensor, samples: Samples) -> Tensor:
-        """Let the features' vectors meet the dense one: -> (batch, columns of the top MLP)."""
-        if not samples.bags:
-            return self.embeddings.interact(dense, samples.ids)
-        if not isinstance(self.embeddings, BagLayer):
-            raise TypeError(
-                "bags need the embeddings of a mixdim.FeatureEmbeddings, this model has one module a "
-                f"feature; got bags of {', '.join(samples.bags)}"
-            )
-        bags = join_bags(samples.ids, samples.bags, self.embeddings.feature_names)
-        return dot_interaction(dense, self.embeddings.bags(*bags))
+    def score_in_graph(self, graph: Graph, numbers: str, found: Vectors) -> str:
+        """`score` in an ONNX graph, of the vectors that were found."""
+        if isinstance(self.bottom, LearnedVector):
+            dense = self.bottom.to_graph(graph, found.values[0])
+        else:
+            dense = layers_in_graph(graph, self.bottom, numbers)
+        slot_of_dense = graph.add("Unsqueeze", dense, graph.constant([1]))
+        slots = graph.concat([slot_of_dense, *found.values], axis=1)  # (batch, S, base_dim)
+        products = graph.add("MatMul", slots, graph.add("Transpose", slots, perm=[0, 2, 1]))
+        first, *others = modules_of(self.top)
+        assert isinstance(first, nn.Linear)
+        places = [0, *(1 + feature for feature in found.features)]
+        hidden = _first_of_top(graph, first, dense, products, places)
+        return single_column(graph, layers_in_graph(graph, others, hidden))
 
 
 class LearnedVector(nn.Module):
@@ -109,4 +160,38 @@ class LearnedVector(nn.Module):
 
     def forward(self, nothing: Tensor) -> Tensor:
         """Repeat the vector for each row of `nothing`."""
-        return self.weight.expand(len(nothing), -1)
+        return self.weight.expand(nothing.shape[0], -1)  # not len(), which a graph would make a number
+
+    def to_graph(self, graph: Graph, samples: str) -> str:
+        """Repeat the vector for each of some samples (batch, ...)."""
+        batch = graph.add("Slice", graph.add("Shape", samples), graph.constant([0]), graph.constant([1]))
+        shape = graph.concat([batch, graph.constant([1])], axis=0)
+        return graph.add("Expand", graph.weights(self.weight), shape)
+
+
+def _first_of_top(
+    graph: Graph, linear: nn.Linear, dense: str, products: str, places: Sequence[int]
+) -> str:
+    """The top MLP's first layer, from the dense vector and the products of all slots (batch, S, S).
+
+    Its weights (out, D + pairs) read the pairs of slots (1, 0), (2, 0), (2, 1), ...; `places` says which
+    slot each is now. If it is narrow, products that are no pair, or the other half, get weights of 0:
+    to choose the pairs first takes longer than to multiply the others with 0.
+    """
+    num_slots = len(places)
+    now = torch.tensor(places).argsort()  # where each slot is
+    rows, columns = torch.tril_indices(num_slots, num_slots, offset=-1)
+    chosen = now[rows] * num_slots + now[columns]
+    values = graph.reshape(products, [0, num_slots**2])
+    if linear.out_features > FOLDED_WIDTH:
+        # Pair by pair for all samples at once: to choose within each sample takes longer.
+        by_pair = graph.add("Transpose", values, perm=[1, 0])
+        by_pair = graph.add("Gather", by_pair, graph.constant(chosen.numpy()), axis=0)
+        values = graph.concat([dense, graph.add("Transpose", by_pair, perm=[1, 0])], axis=1)
+        return layers_in_graph(graph, [linear], values)
+    weight = linear.weight.detach()
+    of_dense, of_pairs = weight[:, : -len(chosen)].t(), weight[:, -len(chosen) :].t()
+    of_pairs = weight.new_zeros(num_slots**2, len(weight)).index_copy(0, chosen, of_pairs)
+    bias = [] if linear.bias is None else [graph.weights(linear.bias)]
+    of_all = graph.add("Gemm", dense, graph.weights(of_dense), *bias)
+    return graph.add("Gemm", values, graph.weights(of_pairs), of_all)

@@ -1,4 +1,4 @@
-"""A model beside first-order weights: one for each id and each number. Knows no tables and no training.
+"""First-order weights: one for each id and each number, as a part of a model. Knows no training.
 
 The weights alone are a logistic regression; the model adds what ids and numbers say together. With few
 rows, where most ids are rare, the first is most of what can be learnt.
@@ -6,30 +6,30 @@ rows, where most ids are rare, the first is most of what can be learnt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
-from mixdim.models.samples import Samples, check_shape, join_bags
-from mixdim.models.tables import BagLayer, count_trained
+from mixdim.models.base import Baseline, Facts, MakeLayer
+from mixdim.models.mlp import single_column
+from mixdim.models.samples import Samples
+from mixdim.models.tables import BagLayer, count_trained, look_up
+from mixdim.planning.from_counts import plan as make_plan
+from mixdim.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from mixdim.serving.graph import Graph
+    from mixdim.serving.layer_graph import GraphInputs
 
 
-class _Samples(NamedTuple):
-    ids: Tensor
-    dense: Tensor
-    bags: Mapping[str, tuple[Tensor, Tensor]]
+class FirstOrder(nn.Module):
+    """output + constant + weights of ids and numbers, where `output` is that of the rest of a model.
 
+    Numbers are standardized first, for the rest of the model too, by means and deviations that
+    `standardize_by` sets and the state keeps. All weights begin with 0, so an id that training never has
+    adds nothing; `start_from` sets others.
 
-class WithFirstOrder(nn.Module):
-    """output = deep(samples) + constant + weights of ids and numbers.
-
-    Numbers are standardised first, for `deep` too, by means and deviations that `standardise_by` sets
-    and the state keeps. All weights begin with 0, so an id that training never has adds nothing;
-    whoever has better ones to begin with sets those.
-
-    - `deep`: a model of samples, such as `DLRM`.
     - `weights`: the weights of ids, a `mixdim.FeatureEmbeddings` of width 1; its pooling says what the
       weights of a bag become. They are set to 0.
     - `num_dense`: numbers of a sample.
@@ -40,11 +40,11 @@ class WithFirstOrder(nn.Module):
     means: Tensor
     deviations: Tensor
 
-    def __init__(self, deep: nn.Module, weights: nn.Module, *, num_dense: int, constant: float) -> None:
+    def __init__(self, weights: nn.Module, *, num_dense: int, constant: float = 0.0) -> None:
         super().__init__()
         if not isinstance(weights, BagLayer) or weights.base_dim != 1:
             raise ValueError(f"weights must be a mixdim.FeatureEmbeddings of width 1, got {weights}")
-        self.deep, self.weights, self.num_dense = deep, weights, num_dense
+        self.weights, self.num_dense = weights, num_dense
         for table in weights.parameters():
             nn.init.zeros_(table)
         self.dense = nn.Parameter(torch.zeros(1, num_dense))
@@ -52,36 +52,52 @@ class WithFirstOrder(nn.Module):
         self.register_buffer("means", torch.zeros(num_dense))
         self.register_buffer("deviations", torch.ones(num_dense))
 
+    @classmethod
+    def of(cls, plan: Plan, facts: Facts, layer: MakeLayer) -> Self:
+        """Weights for the ids of a plan; a bag has the mean of its ids' weights."""
+        sizes = {feature.name: feature.rows for feature in plan.features}
+        weights = layer(make_plan(sizes, temperature=0, base_dim=1), None, pooling="mean")
+        return cls(weights, num_dense=facts.num_dense, constant=facts.constant)
+
     @property
-    def num_first_order(self) -> int:
+    def num_weights(self) -> int:
         """Weights of ids."""
         return count_trained(self.get_submodule("weights"))
 
-    def standardise_by(self, means: Tensor, deviations: Tensor) -> None:
+    def standardize_by(self, means: Tensor, deviations: Tensor) -> None:
         """Set what each column of numbers is shifted and divided by."""
         self.means.copy_(means)
         self.deviations.copy_(deviations)
 
     @torch.no_grad()
-    def start_numbers(self, shift: Tensor, weights: Tensor) -> None:
-        """Let the constant begin higher by `shift`, the weights of numbers with these: (numbers,)."""
-        self.constant.add_(shift)
-        self.dense.copy_(weights[None])
+    def start_from(self, baseline: Baseline) -> None:
+        """Let the weights begin as those of a logistic regression."""
+        for name, of_ids in baseline.of_ids.items():
+            self.weights.fit_dense(name, of_ids.reshape(-1, 1))  # type: ignore[operator]  # of a layer
+        self.constant.add_(baseline.shift)
+        self.dense.copy_(baseline.of_numbers[None])
 
-    def forward(self, samples: Samples) -> Tensor:
-        """Return the output of each sample: (batch,)."""
-        check_shape(samples.dense, "dense", self.num_dense, "the numbers of a sample")
-        numbers = self.standardised(samples.dense)
-        outputs = self.deep(_Samples(samples.ids, numbers, samples.bags))
-        if samples.bags:
-            bags = join_bags(samples.ids, samples.bags, self.weights.feature_names)
-            return self.added(outputs, numbers, self.weights.bags(*bags))
-        return self.added(outputs, numbers, self.get_submodule("weights")(samples.ids))
-
-    def standardised(self, dense: Tensor) -> Tensor:
-        """The numbers that `deep` and the weights take: (batch, numbers)."""
+    def standardized(self, dense: Tensor) -> Tensor:
+        """The numbers that the weights take, and the rest of the model: (batch, numbers)."""
         return (dense - self.means) / self.deviations
 
-    def added(self, outputs: Tensor, numbers: Tensor, of_ids: Tensor) -> Tensor:
-        """Add the weights to what `deep` says: (batch,), (batch, numbers), (batch, features, 1)."""
+    def forward(self, outputs: Tensor, numbers: Tensor, samples: Samples) -> Tensor:
+        """Add the weights of samples to what the rest of the model says of them: (batch,)."""
+        of_ids = look_up(self.weights, samples)  # (batch, features, 1)
         return outputs + self.constant + (numbers * self.dense).sum(1) + of_ids.sum((1, 2))
+
+    def standardized_in_graph(self, graph: Graph, dense: str) -> str:
+        """`standardized` in an ONNX graph; "" if there are no numbers."""
+        if not dense:
+            return dense
+        shifted = graph.add("Sub", dense, graph.weights(self.means))
+        return graph.add("Div", shifted, graph.weights(self.deviations))
+
+    def to_graph(self, graph: Graph, outputs: str, numbers: str, inputs: GraphInputs) -> str:
+        """`forward` in an ONNX graph."""
+        of_ids = graph.concat(inputs.look_up(self.weights).values, axis=1)
+        terms = [graph.add("ReduceSum", of_ids, graph.constant([1, 2]), keepdims=0)]
+        if numbers:
+            of_numbers = graph.add("MatMul", numbers, graph.weights(self.dense.t()))
+            terms.append(single_column(graph, of_numbers))
+        return graph.add("Sum", outputs, graph.weights(self.constant), *terms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -59,13 +59,7 @@ def join_bags(
     ([5, 6, 7, 1, 2], [0, 2, 3, 4, 5])
     """
     features = list(features)
-    for name in bags:
-        if name not in features:
-            raise UnknownFeatureError.among(name, features)
-    check_shape(ids, "ids", len(features) - len(bags), "the features without bags")
-    for name, (values, offsets) in bags.items():
-        _check_bags(name, values, offsets, batch_size=ids.shape[0])
-
+    check_bags(ids, bags, features)
     columns, one_each = iter(ids.unbind(1)), torch.arange(ids.shape[0] + 1, device=ids.device)
     parts = [bags[name] if name in bags else (next(columns), one_each) for name in features]
     values = torch.cat([values for values, _ in parts])
@@ -75,7 +69,17 @@ def join_bags(
     return values, torch.cat([*shifted, one_each.new_full((1,), values.shape[0])])
 
 
-def _check_bags(name: str, values: Tensor, offsets: Tensor, *, batch_size: int) -> None:
+def check_bags(ids: Tensor, bags: Mapping[str, tuple[Tensor, Tensor]], features: Sequence[str]) -> None:
+    """Refuse bags that are of no feature, or do not fit the ids of the others."""
+    for name in bags:
+        if name not in features:
+            raise UnknownFeatureError.among(name, features)
+    check_shape(ids, "ids", len(features) - len(bags), "the features without bags")
+    for name, (values, offsets) in bags.items():
+        _check_offsets(name, values, offsets, batch_size=ids.shape[0])
+
+
+def _check_offsets(name: str, values: Tensor, offsets: Tensor, *, batch_size: int) -> None:
     # Together, an offset too many in one feature and one too few in the next would look right.
     if offsets.shape != (batch_size + 1,):
         raise ValueError(

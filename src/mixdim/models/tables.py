@@ -1,4 +1,7 @@
-"""What models ask of the embeddings they are given. Knows nothing about how these store vectors."""
+"""What models ask of the embeddings they are given: vectors of samples, widths, rows.
+
+Knows nothing about how embeddings store vectors.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from mixdim._util.arguments import whole_number
+from mixdim.kernels import exporting
 from mixdim.layer.interaction import dot_interaction
-from mixdim.models.samples import check_shape
+from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.paths import look_up_by_feature
+from mixdim.models.samples import Samples, check_bags, check_shape, join_bags
 
 
 @runtime_checkable
@@ -24,6 +30,9 @@ class FeatureLayer(Protocol):
     @property
     def num_features(self) -> int:
         """How many vectors a sample has."""
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Look up single ids: (batch, features) -> (batch, features, base_dim)."""
 
     def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
         """Look up and interact: (batch, base_dim), (batch, features) -> as `mixdim.dot_interaction`."""
@@ -62,11 +71,40 @@ class FeatureTables(nn.ModuleList):
         """One for each module."""
         return len(self)
 
-    def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
-        """Look up and interact: (batch, base_dim), (batch, features) -> as `mixdim.dot_interaction`."""
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up single ids: (batch, features) -> (batch, features, base_dim)."""
         check_shape(ids, "ids", len(self), "the features")
         vectors = [table(column) for table, column in zip(self, ids.unbind(1), strict=True)]
-        return dot_interaction(dense, torch.stack(vectors, dim=1))
+        return torch.stack(vectors, dim=1)
+
+    def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """Look up and interact: (batch, base_dim), (batch, features) -> as `mixdim.dot_interaction`."""
+        return dot_interaction(dense, self(ids))
+
+
+def look_up(embeddings: FeatureLayer, samples: Samples) -> Tensor:
+    """The vectors of all features of samples: -> (batch, features, base_dim).
+
+    With bags, columns of `samples.ids` are the features without bags, in the order of the plan.
+    """
+    if not samples.bags:
+        return embeddings(samples.ids)
+    if not isinstance(embeddings, BagLayer):
+        raise TypeError(
+            "bags need the embeddings of a mixdim.FeatureEmbeddings, this model has one module a "
+            f"feature; got bags of {', '.join(samples.bags)}"
+        )
+    if exporting() and isinstance(embeddings, MixedTables):
+        check_bags(samples.ids, samples.bags, embeddings.feature_names)
+        return look_up_by_feature(embeddings, samples.ids, samples.bags)
+    return embeddings.bags(*join_bags(samples.ids, samples.bags, embeddings.feature_names))
+
+
+def interact(dense: Tensor, embeddings: FeatureLayer, samples: Samples) -> Tensor:
+    """`mixdim.dot_interaction` of a dense vector and the features, on the fast path if there is one."""
+    if samples.bags:
+        return dot_interaction(dense, look_up(embeddings, samples))
+    return embeddings.interact(dense, samples.ids)
 
 
 def layer_of_all_features(embeddings: nn.Module | Iterable[nn.Module]) -> FeatureLayer:
@@ -118,3 +156,25 @@ def count_trained(*modules: nn.Module) -> int:
     """
     parameters = nn.ModuleList(modules).parameters()
     return sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+
+
+def rows_of(module: nn.Module) -> dict[str, int]:
+    """The rows of each feature of an embedding, by name.
+
+    >>> rows_of(FeatureTables([nn.Embedding(1000, 4), nn.Embedding(20, 4)]))
+    {'0': 1000, '1': 20}
+    """
+    if isinstance(module, MixedTables):
+        return {feature.name: feature.rows for feature in module.plan.features}
+    tables = module if isinstance(module, FeatureTables) else [module]
+    return {str(number): len(plain_weight(table)) for number, table in enumerate(tables)}
+
+
+def plain_weight(module: nn.Module) -> Tensor:
+    """The matrix that an nn.Embedding looks up in; an error if it does more than that."""
+    if type(module) is not nn.Embedding or module.max_norm is not None:
+        raise ValueError(
+            "an embedding to export must be a mixdim layer or an nn.Embedding without max_norm, "
+            f"got {module}"
+        )
+    return module.weight

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from mixdim.tasks import TASKS
 from mixdim.training.optimizers import OPTIMIZERS
-from mixdim.training.tasks import TASKS
 
 Summary = Mapping[str, Any]
 FEW_STEPS = 500  # no model of this package has learnt much by then, with the usual learning rates

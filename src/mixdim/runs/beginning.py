@@ -1,7 +1,6 @@
-"""The weights that a run begins with, where they follow from its data. Knows no loop.
+"""The weights that a run begins with, where they follow from its data. Knows no loop and no model.
 
-A model that contains its baseline may begin as it: MF with the shrunken biases, DLRM with first-order
-weights as the logistic regression, with nothing of its own. So it starts where the baseline ends.
+A model that contains its baseline may begin as it, so that it starts where the baseline ends.
 """
 
 from __future__ import annotations
@@ -9,42 +8,34 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from mixdim.data import Dataset
-from mixdim.layer.embedding import FeatureEmbeddings
-from mixdim.models import DLRM, MatrixFactorization, WithFirstOrder
+from mixdim.models import Baseline, Model
 from mixdim.training.baselines import shrunken_biases
 from mixdim.training.evaluation import Progress
-from mixdim.training.first_order import LogisticRegression, fit_logistic, moments
+from mixdim.training.first_order import fit_logistic, moments
 
 
 def begin(
-    model: nn.Module, dataset: Dataset, *, from_baseline: bool, progress: Progress | None = None
+    model: Model, dataset: Dataset, *, from_baseline: bool, progress: Progress | None = None
 ) -> dict[str, Any] | None:
-    """Set how numbers are standardised and, if asked for, the weights of the baseline.
+    """Set how numbers are standardized and, if asked for, the weights of the baseline.
 
     Returns what the logistic regression reaches, if there was one; where it diverges, weights stay at 0.
     """
-    if isinstance(model, WithFirstOrder):
-        model.standardise_by(*moments(dataset))
-    if from_baseline and isinstance(model, MatrixFactorization):
-        model.start_biases(*map(torch.from_numpy, shrunken_biases(dataset).biases))
-    if not from_baseline or not isinstance(model, WithFirstOrder):
+    first_order = model.first_order
+    if first_order is not None:
+        first_order.standardize_by(*moments(dataset))
+    if not from_baseline:
+        return None
+    if first_order is None:
+        biases = map(torch.from_numpy, shrunken_biases(dataset).biases)
+        model.start_from(Baseline(dict(zip(dataset.single_valued, biases, strict=True))))
         return None
     try:
-        fitted = fit_logistic(dataset, float(model.constant), progress=progress)
+        fitted = fit_logistic(dataset, float(first_order.constant), progress=progress)
     except FloatingPointError:  # `baselines_of` says so
         return None
-    _begin_as(model, fitted.model)
+    logistic = fitted.model
+    model.start_from(Baseline(logistic.of_ids(), logistic.dense, logistic.shift))
     return fitted.measured
-
-
-def _begin_as(model: WithFirstOrder, logistic: LogisticRegression) -> None:
-    weights, deep = model.weights, model.deep
-    assert isinstance(weights, FeatureEmbeddings)
-    assert isinstance(deep, DLRM)
-    for name, of_ids in logistic.of_ids().items():
-        weights.fit_dense(name, of_ids)
-    model.start_numbers(logistic.shift, logistic.dense)
-    deep.start_with_zero()

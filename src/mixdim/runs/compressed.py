@@ -25,6 +25,7 @@ from mixdim.compression.compressing import share_of
 from mixdim.data import Dataset
 from mixdim.layer.fill import fill
 from mixdim.layer.sources import MatrixSource
+from mixdim.models import Model
 from mixdim.planning.bands import Bands
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.from_tables import choose
@@ -32,7 +33,7 @@ from mixdim.planning.plan import Plan
 from mixdim.planning.table_options import Choice
 from mixdim.planning.trained_table import TrainedTable
 from mixdim.runs.config import RunConfig, read_config
-from mixdim.runs.embeddings import embedding_bytes, embedding_layers, served
+from mixdim.runs.embeddings import embedding_bytes, served
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, is_run
 from mixdim.runs.loss_metrics import loss_metrics
 from mixdim.runs.models import build_model
@@ -174,7 +175,7 @@ def _fitted(
     plan: Plan,
     chosen: list[tuple[TrainedTable, Choice]],
     dataset: Dataset,
-) -> nn.Module:
+) -> Model:
     """The run's model with other tables, not quantized, and all else as it learned it."""
     model = build_model(config, plan.trainable(), num_dense=dataset.num_dense, mean=0.0)
     of_tables = _table_keys(model)
@@ -182,7 +183,7 @@ def _fitted(
     others = {name: learned[name] for name in model.state_dict() if name not in of_tables}
     model.load_state_dict(others, strict=False)
     by_name = {table.name: table for table, _ in chosen}
-    for layer in embedding_layers(model):
+    for layer in model.embedding_layers():
         for number, name in enumerate(layer.plan):
             table = by_name[name]
             counts = torch.from_numpy(table.row_probs)
@@ -191,8 +192,8 @@ def _fitted(
     return model
 
 
-def _table_keys(model: nn.Module) -> set[str]:
-    layers = {id(layer) for layer in embedding_layers(model)}
+def _table_keys(model: Model) -> set[str]:
+    layers = {id(layer) for layer in model.embedding_layers()}
     return {
         key
         for name, module in model.named_modules()
@@ -234,7 +235,7 @@ def _summary(
     run: OpenedRun,
     config: RunConfig,
     plan: Plan,
-    model: nn.Module,
+    model: Model,
     dataset: Dataset,
     measured: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
@@ -243,7 +244,7 @@ def _summary(
     place = {"step": run.step, "epoch": old.get("validation", {}).get("best", {}).get("epoch")}
     if old.get("data_fingerprint") != dataset.fingerprint:  # other rows, by the same vocabulary
         old |= {"baselines": {}, "unknown_lookups": {}}
-    layers = embedding_layers(model)
+    layers = model.embedding_layers()
     said = {name: None for name in NOT_ASKED if name in old}
     return {
         **old,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import tomli_w
 
+from mixdim.models import Facts, model_named
 from mixdim.planning.bands import OCTAVES
 from mixdim.planning.methods import method_named
-from mixdim.runs.models import OPTIONS_OF_MODELS, model_named
+from mixdim.runs.models import OPTIONS_OF_MODELS, option_names, options_of
 from mixdim.storages.rows import check_bits
+from mixdim.tasks import TASKS, task_of
 from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
-from mixdim.training.tasks import task_of
 
 if TYPE_CHECKING:
     from mixdim.data import Dataset
@@ -26,7 +27,8 @@ TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 # What the preset "auto" chooses from the data.
 CHOSEN_FROM_DATA = frozenset({
     *("lr", "table_lr", "batch_size", "epochs", "patience", "evaluations_per_epoch", "weight_decay"),
-    *("unknown_dropout", "bottom", "top", "first_order", "from_baseline"),
+    *("unknown_dropout", "bottom", "top", "hidden", "cross_layers", "cross_rank"),
+    *("first_order", "from_baseline"),
 })  # fmt: skip
 
 
@@ -60,13 +62,15 @@ class RunConfig:
     seed: int | None = None
     slice_by: str | None = None
     init: str | None = None
-    bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of NCF's one
+    bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of others' one
     top: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
-    first_order: bool | None = None  # DLRM: a weight for each id and number beside it
+    cross_layers: int | None = None  # DCN: of the cross network, and the rank of its matrices
+    cross_rank: int | None = None
+    first_order: bool | None = None  # DLRM, DCN: a weight for each id and number beside it
     mean: bool | None = None  # MF and NCF: whether the mean target is added to every score
     biases: bool | None = None  # MF: a number for each user and item
-    from_baseline: bool | None = None  # MF's biases and DLRM's first-order weights begin as its
+    from_baseline: bool | None = None  # biases or first-order weights begin as its
     tensorboard: bool | None = None
     table_lr: float | None = None  # of embeddings; not said, it is lr
     weight_decay: float | None = None
@@ -112,13 +116,14 @@ class RunConfig:
             widths = {}
         elif temperature is None and (self.base_dim is None) != (self.budget is None):
             temperature = TEMPERATURE
-        for option in sorted((OPTIONS_OF_MODELS - model.options.keys()) & self.said().keys()):
-            has = ", ".join(model.options)
+        known = option_names(model)
+        for option in sorted((OPTIONS_OF_MODELS - {*known}) & self.said().keys()):
+            has = ", ".join(known)
             raise ValueError(f"{option} is no option of model {model_name!r}; it has {has}")
         if self.bits is not None:
             check_bits(self.bits)
         name = check_preset(AUTO if self.preset is None else self.preset)
-        own = dict(model.options)
+        own = dict(vars(model.Options()))
         if name != AUTO:
             training = preset(name)
         elif train_rows is None:
@@ -132,9 +137,9 @@ class RunConfig:
                 optimizer=optimizer,
                 lr=self.lr,
             )
-            own |= model.auto(train_rows, num_ids)
+            own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
             if self.method is not None and "first_order" in own:
-                own["first_order"] = False  # methods are compared by the bytes of embeddings alone
+                own |= {"first_order": False}  # methods are compared by the bytes of embeddings alone
         defaults = RunConfig(
             model=model_name,
             temperature=temperature,
@@ -157,20 +162,13 @@ class RunConfig:
             **own,
         )
         found = replace(self.over(defaults), preset=name)
-        if not found.from_baseline or found._contains_baseline(task):
+        if not found.from_baseline or model.contains(task_of(task).baseline, options_of(found)):
             return found
         if self.from_baseline:
-            raise ValueError(
-                "from_baseline needs mean and biases of MF and data with the task 'rating', or "
-                "first_order of DLRM and data with the task 'binary'"
-            )
+            tasks = [repr(one.name) for one in TASKS.values() if one.baseline == model.baseline]
+            needs = [*model.baseline_needs, f"data with the task {' or '.join(tasks)}"]
+            raise ValueError(f"from_baseline of model {model_name!r} needs {' and '.join(needs)}")
         return replace(found, from_baseline=False)
-
-    def _contains_baseline(self, task: str) -> bool:
-        """Whether some weights of the model make it the baseline of the task."""
-        if self.model == "mf":
-            return task == "rating" and bool(self.mean) and bool(self.biases)
-        return task == "binary" and bool(self.first_order)
 
     def _refuse_widths(self) -> None:
         """Refuse options that a plan or a method decides."""

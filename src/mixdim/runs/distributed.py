@@ -19,8 +19,9 @@ from mixdim._util.locks import alone_at_work
 from mixdim.data import Dataset
 from mixdim.distributed.placement import bytes_by_rank
 from mixdim.distributed.tables import tables_of
+from mixdim.layer.bags import Pooling
 from mixdim.layer.layout import Layout
-from mixdim.models import DLRM
+from mixdim.models import Drawn
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig, read_config
@@ -35,10 +36,10 @@ from mixdim.runs.folder import (
 from mixdim.runs.models import build_model, check_fits
 from mixdim.runs.summary import read_summary, summarize
 from mixdim.runs.train import continued, is_finished, opening_lines, plan_of
+from mixdim.tasks import task_of
 from mixdim.training.baselines import baselines_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.options import AUTO
-from mixdim.training.tasks import task_of
 
 OPTIMIZERS = ("adagrad", "sgd")
 
@@ -164,12 +165,12 @@ def _sharded(config: RunConfig, plan: Plan, dataset: Dataset) -> Any:
     from mixdim.distributed.embeddings import ShardableEmbeddings
     from mixdim.distributed.sharding import shard
 
-    assert config.seed is not None
     assert config.lr is not None
-    generator = torch.Generator().manual_seed(config.seed)
-    drawn: Any = {"init": config.init, "generator": generator}
     bags = [name for name in dataset.feature_names if name not in dataset.single_valued]
-    embeddings = ShardableEmbeddings(plan, bags=bags, **drawn)
-    widths: Any = {"bottom": config.bottom, "top": config.top}
-    model = DLRM(embeddings, num_dense=dataset.num_dense, **widths, **drawn)
+
+    def layer(plan: Plan, drawn: Drawn | None, *, pooling: Pooling = "sum") -> ShardableEmbeddings:
+        assert drawn is not None
+        return ShardableEmbeddings(plan, bags=bags, pooling=pooling, **drawn._asdict())
+
+    model = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0, layer=layer)
     return shard(model, lr=config.lr, table_lr=config.table_lr, optimizer=config.optimizer or "adagrad")

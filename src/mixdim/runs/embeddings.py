@@ -5,15 +5,12 @@ The folder of a run keeps the weights that were trained; quantizing them again g
 
 from __future__ import annotations
 
-from torch import nn
-
-from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.quantizing import quantize
-from mixdim.models import WithFirstOrder
+from mixdim.models import Model
 from mixdim.planning.plan import Plan
 
 
-def served(model: nn.Module, plan: Plan) -> nn.Module:
+def served(model: Model, plan: Plan) -> Model:
     """A trained model as its plan serves it: itself, or a copy whose embeddings are quantized."""
     return model if plan.is_trained else quantize(model, plan.least_bits)
 
@@ -27,13 +24,7 @@ def check_servable(plan: Plan) -> None:
         )
 
 
-def embedding_layers(model: nn.Module) -> list[MixedTables]:
-    """The layers of a model that its plan is of: first-order weights are not, nor are MF's biases."""
-    model = model.deep if isinstance(model, WithFirstOrder) else model
-    return [module for module in model.modules() if isinstance(module, MixedTables)]
-
-
-def embedding_bytes(model: nn.Module) -> int:
-    """Bytes of all that these layers hold: tables, projections, codes, scales, ranks of ids."""
-    states = (layer.state_dict() for layer in embedding_layers(model))
+def embedding_bytes(model: Model) -> int:
+    """Bytes of all that layers of the plan hold: tables, projections, codes, scales, ranks of ids."""
+    states = (layer.state_dict() for layer in model.embedding_layers())
     return sum(tensor.nbytes for state in states for tensor in state.values())

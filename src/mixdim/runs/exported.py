@@ -23,11 +23,10 @@ from mixdim.runs.trained import OpenedRun, check_rows, open_for
 from mixdim.serving.exporting import export
 from mixdim.serving.session import ServedModel, inputs_of
 from mixdim.storages.rows import check_bits
+from mixdim.tasks import task_of
 from mixdim.training.evaluation import Outputs, Progress, outputs_of
-from mixdim.training.tasks import task_of
 
 UNKNOWN = ("clip", "refuse")
-SURE = 1e-12  # a probability of exactly 0 or 1 has no logit
 Predict = Callable[[Any], np.ndarray]
 
 
@@ -162,9 +161,8 @@ def outputs_of_file(
 
 def loss_of_predictions(found: Outputs, task_name: str) -> float:
     """The objective of a task, from probabilities or ratings."""
-    task, outputs = task_of(task_name), found.outputs
-    if task_name == "binary":
-        outputs = torch.logit(torch.from_numpy(outputs).double(), eps=SURE).numpy()
+    task = task_of(task_name)
+    outputs = task.output_of(torch.from_numpy(found.outputs)).numpy()
     loss = task.measure(outputs, found.targets)[task.objective]
     return float("nan") if loss is None else float(loss)
 

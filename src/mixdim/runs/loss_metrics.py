@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from mixdim.data import Dataset
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.runs.embeddings import embedding_layers
-from mixdim.training.tasks import task_of
+from mixdim.models import Model
+from mixdim.tasks import task_of
 
 SAMPLES, BATCH = 2**17, 2**12  # of the training split, to take gradients of
 
 
-def loss_metrics(model: nn.Module, dataset: Dataset) -> dict[str, Tensor]:
+def loss_metrics(model: Model, dataset: Dataset) -> dict[str, Tensor]:
     """E[g g^T] of the loss's gradient g at the vectors of each feature, by its name.
 
     Of a bag, it is the gradient at its pooled vector.
     """
-    felt = {id(layer): _Felt(layer) for layer in embedding_layers(model)}
+    felt = {id(layer): _Felt(layer) for layer in model.embedding_layers()}
     model = copy.deepcopy(model, dict(felt))  # what the memo has, is not copied but taken
     loss = task_of(dataset.task).loss
     for batch in islice(

@@ -1,21 +1,14 @@
-"""The models that a run can name: options, data, and how each is built. Knows no training.
-
-Here models and embeddings are joined. A new model is one entry of `MODELS`; an option that no other has
-is also a field of `RunConfig` and a flag of `mixdim train`.
-"""
+"""Where a run's config and data meet the models that there are. Knows no formula and no training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
-from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering, WithFirstOrder
-from mixdim.planning.from_counts import plan as make_plan
+from mixdim.models import MODELS, Drawn, Facts, Model, model_named
+from mixdim.models.base import MakeLayer
 from mixdim.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -23,139 +16,67 @@ if TYPE_CHECKING:
     from mixdim.runs.config import RunConfig
 
 
-class Given(NamedTuple):
-    """What every model is built with, beside a plan and its own options."""
+def facts_of(dataset: Dataset) -> Facts:
+    """What models need to know of a data set."""
+    start, stop = dataset.splits["train"]
+    return Facts(
+        features=tuple(dataset.feature_names),
+        bags=frozenset(dataset.feature_names) - frozenset(dataset.single_valued),
+        num_dense=dataset.num_dense,
+        train_rows=max(1, stop - start),
+        num_ids=sum(map(len, dataset.counts.values())),
+    )
 
-    num_dense: int
-    mean: float  # the constant output with the least loss
-    drawn: dict[str, Any]  # how weights are drawn: `init` and `generator`
+
+def option_names(model: type[Model]) -> list[str]:
+    """The names of a model's own options."""
+    return [option.name for option in fields(model.Options)]
 
 
-@dataclass(frozen=True)
-class RunModel:
-    """A model that a run can name.
+OPTIONS_OF_MODELS = {name for model in MODELS.values() for name in option_names(model)}
 
-    - `build(plan, given, **options)`: make it.
-    - `options`: the options of a run that are its own, with their defaults.
-    - `auto(train_rows, num_ids)`: those of the options that the preset "auto" chooses otherwise.
-    - `bands`: into how many a feature is cut if nothing is said. The paper: one block a feature for
-      clicks, 8 to 16 bands for ratings.
-    - `reads(dataset)`: whether it can; `takes` says in words what it can.
+
+def options_of(config: RunConfig) -> Any:
+    """The options of an effective config's model."""
+    assert config.model is not None
+    model = model_named(config.model)
+    return model.Options(**{name: getattr(config, name) for name in option_names(model)})
+
+
+def build_model(
+    config: RunConfig, plan: Plan, *, num_dense: int, mean: float, layer: MakeLayer | None = None
+) -> Model:
+    """Build the model of an effective config, its weights drawn from the config's seed.
+
+    `mean` is the constant output with the least loss; `layer` makes embeddings of another kind.
     """
-
-    build: Callable[..., nn.Module]
-    options: Mapping[str, Any]
-    bands: int
-    reads: Callable[[Dataset], bool]
-    takes: str
-    auto: Callable[[int, int], Mapping[str, Any]] = lambda train_rows, num_ids: {}
-
-
-def _dlrm(
-    plan: Plan,
-    given: Given,
-    *,
-    bottom: tuple[int, ...],
-    top: tuple[int, ...],
-    first_order: bool,
-    from_baseline: bool,
-) -> nn.Module:
-    del from_baseline  # see beginning.py: it takes the data
-    embeddings = FeatureEmbeddings(plan, sparse=True, **given.drawn)
-    model = DLRM(embeddings, num_dense=given.num_dense, bottom=bottom, top=top, **given.drawn)
-    if not first_order:
-        return model
-    sizes = {feature.name: feature.rows for feature in plan.features}
-    width_1 = make_plan(sizes, temperature=0, base_dim=1)
-    weights = FeatureEmbeddings(width_1, sparse=True, pooling="mean", **given.drawn)
-    return WithFirstOrder(model, weights, num_dense=given.num_dense, constant=given.mean)
-
-
-def _auto_dlrm(train_rows: int, num_ids: int) -> dict[str, Any]:
-    """Few rows do not feed the paper's wide MLPs."""
-    narrow = {"bottom": (64, 32), "top": (64, 32)} if train_rows < MANY_ROWS else {}
-    return {**narrow, "first_order": True, "from_baseline": True}
-
-
-def _mf(plan: Plan, given: Given, *, mean: bool, biases: bool, from_baseline: bool) -> nn.Module:
-    del from_baseline  # see beginning.py: it takes the data
-    users, items = _users_and_items(plan, given)
-    return MatrixFactorization(users, items, mean=given.mean if mean else None, biases=biases)
-
-
-def _auto_mf(train_rows: int, num_ids: int) -> dict[str, Any]:
-    """Where ids are rare, steps from 0 do not get to their biases before the vectors overfit."""
-    return {"from_baseline": train_rows < RATINGS_ENOUGH * num_ids}
-
-
-def _ncf(plan: Plan, given: Given, *, hidden: tuple[int, ...], mean: bool) -> nn.Module:
-    users, items = _users_and_items(plan, given)
-    shift = given.mean if mean else None
-    return NeuralCollaborativeFiltering(users, items, hidden=hidden, mean=shift, **given.drawn)
-
-
-def _users_and_items(plan: Plan, given: Given) -> list[MixedDimEmbedding]:
-    return [MixedDimEmbedding(plan[name], sparse=True, **given.drawn) for name in plan]
-
-
-def _any_data(dataset: Dataset) -> bool:
-    return True
-
-
-def _pairs(dataset: Dataset) -> bool:
-    return len(dataset.feature_names) == len(dataset.single_valued) == 2
-
-
-MANY_ROWS = 10_000_000  # from here on, DLRM's MLPs are as wide as the paper's
-RATINGS_ENOUGH = 50  # for an id, on average: with so many, MF learns better from 0
-PAIRS = "two features of one id each, such as user and item"
-MODELS = {
-    "dlrm": RunModel(
-        _dlrm,
-        {"bottom": (512, 256, 64), "top": (512, 256), "first_order": False, "from_baseline": False},
-        1,
-        _any_data,
-        "any features",
-        _auto_dlrm,
-    ),
-    "mf": RunModel(
-        _mf,
-        {"mean": True, "biases": True, "from_baseline": False},
-        8,
-        _pairs,
-        PAIRS,
-        _auto_mf,
-    ),
-    "ncf": RunModel(_ncf, {"hidden": (128, 128, 32), "mean": True}, 8, _pairs, PAIRS),
-}
-OPTIONS_OF_MODELS = {option for model in MODELS.values() for option in model.options}
-
-
-def model_named(name: str) -> RunModel:
-    """Return the entry of a model."""
-    if name not in MODELS:
-        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
-    return MODELS[name]
-
-
-def build_model(config: RunConfig, plan: Plan, *, num_dense: int, mean: float) -> nn.Module:
-    """Build the model of an effective config, its weights drawn from the config's seed."""
     assert config.model is not None
     assert config.seed is not None
-    model = model_named(config.model)
     on_meta = torch.get_default_device().type == "meta"  # nothing is drawn there
     generator = None if on_meta else torch.Generator().manual_seed(config.seed)
-    given = Given(num_dense, mean, {"init": config.init, "generator": generator})
-    return model.build(plan, given, **{name: getattr(config, name) for name in model.options})
+    drawn = Drawn(config.init, generator)  # type: ignore[arg-type]  # the model checks it
+    facts = Facts(num_dense=num_dense, constant=mean)
+    others = {} if layer is None else {"layer": layer}
+    return model_named(config.model).build(plan, facts, options_of(config), drawn, **others)
 
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
     """Refuse a model that cannot read the data."""
     assert config.model is not None
-    model = model_named(config.model)
-    if not model.reads(dataset):
-        others = [name for name, other in MODELS.items() if other.reads(dataset)]
+    takes, facts = model_named(config.model).takes, facts_of(dataset)
+    if not takes.reads(facts):
+        others = [name for name, other in MODELS.items() if other.takes.reads(facts)]
         raise ValueError(
-            f"model {config.model!r} takes {model.takes}; "
+            f"model {config.model!r} takes {takes.words}; "
             f"{dataset.path} has {', '.join(dataset.feature_names)}: use --model {' or '.join(others)}"
+        )
+
+
+def check_shares(config: RunConfig, plan: Plan) -> None:
+    """Refuse an array of all features for a model that has a layer for each."""
+    assert config.model is not None
+    if plan.cost.shared and not model_named(config.model).one_layer:
+        others = [name for name, model in MODELS.items() if model.one_layer]
+        raise ValueError(
+            f"method {config.method!r} has one array for all features; use --model {' or '.join(others)}"
         )

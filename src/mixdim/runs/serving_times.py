@@ -32,14 +32,14 @@ from mixdim.runs.exported import (
 )
 from mixdim.runs.trained import OpenedRun
 from mixdim.serving.exporting import export
-from mixdim.serving.models import Asked
+from mixdim.serving.layer_graph import Asked
 from mixdim.serving.onnx_file import files_of
 from mixdim.serving.session import ServedModel, inputs_of
 from mixdim.serving.timing import Timing, measure
 from mixdim.serving.torch_file import TensorModel, to_trace
 from mixdim.storages.rows import BITS
+from mixdim.tasks import task_of
 from mixdim.training.evaluation import Progress, evaluating
-from mixdim.training.tasks import task_of
 
 LOOKS = (1, 256)  # batches that an export is timed with
 BATCHES = (1, 32, 256, 2048)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from mixdim._util.text import align
 from mixdim.data import Dataset
+from mixdim.models import Model
 from mixdim.planning.bands import Bands
 from mixdim.planning.from_counts import plan
 from mixdim.planning.from_tables import nearest_temperature, spectral_plan, table_error
@@ -18,7 +18,6 @@ from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import Rounding
 from mixdim.planning.table import rule_in_words
 from mixdim.runs.config import TEMPERATURE, read_config
-from mixdim.runs.embeddings import embedding_layers
 from mixdim.runs.trained import open_for
 
 
@@ -98,10 +97,10 @@ def plans_from_run(
     )
 
 
-def tables_of(model: nn.Module) -> dict[str, np.ndarray]:
+def tables_of(model: Model) -> dict[str, np.ndarray]:
     """The matrix that each feature's embedding stands for, by feature name: (rows, base_dim)."""
     return {
         name: layer.dense_weight(name).numpy(force=True)
-        for layer in embedding_layers(model)
+        for layer in model.embedding_layers()
         for name in layer.plan
     }

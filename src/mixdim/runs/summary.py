@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import mixdim
 from mixdim.data import Dataset
 from mixdim.data.unknown_values import advice
+from mixdim.models import Model
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.plan import Plan
 from mixdim.runs.baseline_report import baselines_line, warning_below_baseline
 from mixdim.runs.config import RunConfig
-from mixdim.runs.embeddings import embedding_bytes, embedding_layers
+from mixdim.runs.embeddings import embedding_bytes
 from mixdim.runs.folder import JOURNAL, SUMMARY
 from mixdim.runs.models import OPTIONS_OF_MODELS
+from mixdim.tasks import Task, task_of
 from mixdim.training import Fitted
 from mixdim.training.baselines import Baselines
-from mixdim.training.tasks import Task, task_of
 
 OPTIONS = (
     *("method", "bands", "rounding", "min_dim", "seed", "preset", "optimizer", "lr", "table_lr"),
@@ -37,7 +37,7 @@ OPTIONS = (
 def summarize(
     config: RunConfig,
     plan: Plan,
-    model: nn.Module,
+    model: Model,
     fitted: Fitted,
     dataset: Dataset,
     baselines: Baselines,
@@ -56,7 +56,7 @@ def summarize(
         "budget": None if config.budget is None else parse_budget(config.budget, num_rows=plan.num_rows),
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         # Not the plan's: an array that blocks share is one in each layer, of users and of items.
-        "embedding_parameters": sum(layer.num_parameters for layer in embedding_layers(model)),
+        "embedding_parameters": sum(layer.num_parameters for layer in model.embedding_layers()),
         "embedding_bytes": embedding_bytes(model),
         "bits": plan.least_bits,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},

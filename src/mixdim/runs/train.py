@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from mixdim._util.files import write_atomically
 from mixdim._util.locks import alone_at_work
 from mixdim.data import Dataset
-from mixdim.models import WithFirstOrder
+from mixdim.models import Model
 from mixdim.planning.budget import format_bytes, parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.methods import plan_by_method
@@ -33,9 +32,10 @@ from mixdim.runs.folder import (
     remove_unfinished,
 )
 from mixdim.runs.memory import require_memory
-from mixdim.runs.models import build_model, check_fits
+from mixdim.runs.models import build_model, check_fits, check_shares
 from mixdim.runs.summary import read_curve, read_summary, summarize
 from mixdim.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
+from mixdim.tasks import task_of
 from mixdim.training import evaluate, fit
 from mixdim.training.auto import in_words
 from mixdim.training.baselines import Baselines, baselines_of
@@ -44,7 +44,6 @@ from mixdim.training.inputs import num_rows
 from mixdim.training.memory import available_memory
 from mixdim.training.options import AUTO, check_preset
 from mixdim.training.resumption import MAY_CHANGE
-from mixdim.training.tasks import task_of
 
 GO_ON = "torchrun --nproc-per-node 2 -m mixdim train --distributed --resume --out"
 NAMED = 3  # features in a line that says why
@@ -156,10 +155,7 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         assert config.budget is not None
         num_bytes = parse_bytes(config.budget)
         plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim, bits=bits)
-        if plan.cost.shared and config.model != "dlrm":
-            raise ValueError(
-                f"method {config.method!r} has one array for all features; use --model dlrm"
-            )
+        check_shares(config, plan)
         return plan
     assert config.bands is not None
     assert config.min_dim is not None
@@ -176,7 +172,7 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
 
 
 def _measured_as_served(
-    model: nn.Module, summary: dict[str, Any], out: Path, dataset: Dataset, progress: Progress | None
+    model: Model, summary: dict[str, Any], out: Path, dataset: Dataset, progress: Progress | None
 ) -> dict[str, Any]:
     """What a summary says of quantized embeddings: of the best weights in `model`, and of the last."""
     steps = {which: summary["validation"][which]["step"] for which in WEIGHTS}
@@ -230,7 +226,7 @@ def _unknown_dropout_line(untrained: Sequence[str]) -> str:
     return f"{line}, since no row to train on has an unknown {named}{others}"
 
 
-def opening_lines(config: RunConfig, plan: Plan, model: nn.Module, dataset: Dataset) -> list[str]:
+def opening_lines(config: RunConfig, plan: Plan, model: Model, dataset: Dataset) -> list[str]:
     """What is trained and how, of an effective config."""
     lines = [_model_line(config, plan, model)]
     if not plan.is_trained:
@@ -245,7 +241,7 @@ def opening_lines(config: RunConfig, plan: Plan, model: nn.Module, dataset: Data
     return lines
 
 
-def _model_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
+def _model_line(config: RunConfig, plan: Plan, model: Model) -> str:
     plan = plan.trainable()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     widths = [block.dim for block in plan.blocks]
@@ -254,6 +250,6 @@ def _model_line(config: RunConfig, plan: Plan, model: nn.Module) -> str:
         f"({rule_in_words(plan.made_by)}, base_dim {plan.base_dim}, "
         f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
     )
-    if isinstance(model, WithFirstOrder):
-        line += f", {model.num_first_order:,} first-order weights, which no budget counts"
+    if model.first_order is not None:
+        line += f", {model.first_order.num_weights:,} first-order weights, which no budget counts"
     return line

@@ -21,16 +21,17 @@ from mixdim._util.files import write_atomically
 from mixdim.data import Dataset
 from mixdim.data.prediction_rows import opened_raw
 from mixdim.data.unknown_values import unknown_report
+from mixdim.models import Model
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.embeddings import served
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY
 from mixdim.runs.models import build_model
 from mixdim.runs.summary import read_summary
+from mixdim.tasks import task_of
 from mixdim.training import Checkpoints, evaluate, load_weights
 from mixdim.training.checkpoints import CheckpointError
 from mixdim.training.evaluation import Progress, outputs_of
-from mixdim.training.tasks import task_of
 
 WEIGHTS = ("best", "last")
 
@@ -44,10 +45,10 @@ class TrainedRun:
 
     summary: dict[str, Any]
     curve: tuple[dict[str, Any], ...]
-    make_model: Callable[[], nn.Module]
+    make_model: Callable[[], Model]
 
     @cached_property
-    def model(self) -> nn.Module:
+    def model(self) -> Model:
         """The model with the weights that were best in validation."""
         return self.make_model()
 
@@ -61,7 +62,7 @@ class OpenedRun:
 
     config: RunConfig
     plan: Plan
-    model: nn.Module
+    model: Model
     step: int
 
 

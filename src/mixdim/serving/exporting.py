@@ -12,11 +12,12 @@ from mixdim._util.arguments import whole_number
 from mixdim._util.files import follow_links
 from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.quantizing import quantize
-from mixdim.models import DLRM, WithFirstOrder
-from mixdim.serving.models import TASKS, Asked, feature_rows, graph_of
+from mixdim.models import Model
+from mixdim.serving.layer_graph import Asked, feature_rows, graph_of
 from mixdim.serving.onnx_file import LARGEST_FILE, write_onnx
 from mixdim.serving.torch_file import write_pt2
 from mixdim.storages.rows import check_bits
+from mixdim.tasks import TASKS
 
 FORMATS = ("onnx", "pt2")
 
@@ -36,8 +37,7 @@ def export(
 ) -> Path:
     """Write a model as a file that runs without mixdim: ids in, probabilities or ratings out.
 
-    - `model`: a DLRM, also `WithFirstOrder`, a MatrixFactorization or a NeuralCollaborativeFiltering,
-      or a layer (vectors out).
+    - `model`: one of `mixdim.models`, or a layer (vectors out).
     - `format`: "onnx", or "pt2" for `torch.export.load`; if not given, as the path ends.
     - `bits`: 8 or 4 quantizes the tables of mixdim layers first, as `mixdim.quantize` does; 32 leaves
       them as they are.
@@ -87,10 +87,12 @@ def export(
 
 
 def _check_bags(model: nn.Module, rows: Mapping[str, int], bags: Sequence[str]) -> None:
-    deep = model.deep if isinstance(model, WithFirstOrder) else model
-    layer = deep.get_submodule("embeddings") if isinstance(deep, DLRM) else deep
-    if bags and not isinstance(layer, MixedTables):
-        raise ValueError(f"bags need a DLRM with a mixdim.FeatureEmbeddings, got {', '.join(bags)}")
+    takes_bags = model.takes_bags if isinstance(model, Model) else isinstance(model, MixedTables)
+    if bags and not takes_bags:
+        raise ValueError(
+            "bags need a layer, or a model of a mixdim.FeatureEmbeddings such as DLRM, got "
+            f"{', '.join(bags)}"
+        )
     for name in bags:
         if name not in rows:
             raise ValueError(f"bags must be features of the model ({', '.join(rows)}), got {name!r}")

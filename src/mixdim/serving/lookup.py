@@ -23,6 +23,13 @@ class Vectors(NamedTuple):
     values: list[str]
     features: list[int]
 
+    def in_order(self, graph: Graph) -> str:
+        """The vectors of all features side by side, by the numbers of the features: (M, F, base_dim)."""
+        joined = graph.concat(self.values, axis=1)
+        if self.features == sorted(self.features):
+            return joined
+        return graph.add("Gather", joined, graph.constant(np.argsort(self.features)), axis=1)
+
 
 def checked_ids(
     graph: Graph, embedding: Embedded, ids: str, features: Sequence[int], unknown: Unknown | None
@@ -61,14 +68,6 @@ def look_up(graph: Graph, embedding: Embedded, ids: str, features: Sequence[int]
         found.values.append(_look_up_bands(graph, embedding, column, feature))
         found.features.append(feature)
     return found
-
-
-def in_order(graph: Graph, found: Vectors) -> str:
-    """The vectors of all features side by side, by the numbers of the features: (M, F, base_dim)."""
-    joined = graph.concat(found.values, axis=1)
-    if found.features == sorted(found.features):
-        return joined
-    return graph.add("Gather", joined, graph.constant(np.argsort(found.features)), axis=1)
 
 
 def _is_below(graph: Graph, numbers: str, bounds: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mixdim.layer.lookup import Tables
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.models.tables import FeatureTables
+from mixdim.models.tables import FeatureTables, plain_weight
 from mixdim.planning.feature import Block
 from mixdim.storages.rows import table_of
 from mixdim.storages.table import HeldBlock
@@ -49,31 +49,14 @@ class Embedded:
         return len(self.names)
 
 
-def rows_of(module: nn.Module) -> dict[str, int]:
-    """The rows of each feature of an embedding, by name."""
-    if isinstance(module, MixedTables):
-        return {feature.name: feature.rows for feature in module.plan.features}
-    tables = module if isinstance(module, FeatureTables) else [module]
-    return {str(number): len(_plain(table)) for number, table in enumerate(tables)}
-
-
 @torch.no_grad()
 def embedded(module: nn.Module) -> Embedded:
     """Read an embedding: a layer of mixdim, an nn.Embedding, or one nn.Embedding a feature."""
     if isinstance(module, MixedTables):
         return _of_layer(module)
     if isinstance(module, FeatureTables):
-        return _of_tables([_plain(table) for table in module])
-    return _of_tables([_plain(module)])
-
-
-def _plain(module: nn.Module) -> Tensor:
-    if type(module) is not nn.Embedding or module.max_norm is not None:
-        raise ValueError(
-            "an embedding to export must be a mixdim layer or an nn.Embedding without max_norm, "
-            f"got {module}"
-        )
-    return module.weight
+        return _of_tables([plain_weight(table) for table in module])
+    return _of_tables([plain_weight(module)])
 
 
 def _of_tables(tables: Sequence[Tensor]) -> Embedded:

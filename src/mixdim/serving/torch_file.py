@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from mixdim._util.files import written_atomically
-from mixdim.layer.bags import Bags, reduce_bags
-from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
-from mixdim.layer.interaction import dot_interaction
-from mixdim.layer.lookup import lookup_each
+from mixdim.layer.embedding import MixedDimEmbedding
 from mixdim.layer.mixed_tables import MixedTables
-from mixdim.models import DLRM, WithFirstOrder
-from mixdim.serving.models import Asked, feature_rows
+from mixdim.layer.paths import look_up_by_feature
+from mixdim.models import Model
+from mixdim.serving.layer_graph import Asked, feature_rows, served_task
 
 ABOUT = "mixdim.json"  # the file in the archive that says what it is
 # What PyTorch notes about the source of each operator: half of a small file, and paths of this machine.
@@ -57,14 +55,13 @@ class TensorModel(nn.Module):
         self.model, self.bags = model, tuple(asked.bags)
         rows = feature_rows(model)
         self.names = list(rows)
-        deep = model.deep if isinstance(model, WithFirstOrder) else model
-        self.num_dense = deep.num_dense if isinstance(deep, DLRM) else 0
-        is_binary = asked.task == "binary" if asked.task else isinstance(deep, DLRM)
-        self.gives_probabilities = is_binary and not isinstance(model, MixedTables)
+        self.num_dense = model.num_dense if isinstance(model, Model) else 0
+        self.task = served_task(model, asked) if isinstance(model, Model) else None
         unknown = [-1 if asked.unknown is None else asked.unknown[name] for name in rows]
         self.rows, self.unknown = list(rows.values()), None if asked.unknown is None else unknown
-        layer = deep.get_submodule("embeddings") if isinstance(deep, DLRM) else deep
-        self.padding_id = layer.padding_id if isinstance(layer, MixedTables) else None
+        layers = model.embedding_layers() if isinstance(model, Model) else [model]
+        paddings = {getattr(layer, "padding_id", None) for layer in layers}
+        self.padding_id = paddings.pop() if len(paddings) == 1 else None
 
     @property
     def input_names(self) -> list[str]:
@@ -81,13 +78,18 @@ class TensorModel(nn.Module):
         dense = (
             others.pop(0) if self.num_dense else ids.new_zeros((ids.shape[0], 0), dtype=torch.float32)
         )
-        if self.bags:
-            outputs = self._with_bags(ids, dense, others, single)
-        elif isinstance(self.model, MixedTables):
-            outputs = self.model(ids)
-        else:
-            outputs = self.model(SimpleNamespace(ids=ids, dense=dense, bags={}))
-        return outputs.sigmoid() if self.gives_probabilities else outputs
+        bags = {
+            name: (self._checked(values, self.names.index(name)), offsets)
+            for name, values, offsets in zip(self.bags, others[::2], others[1::2], strict=True)
+        }
+        if not isinstance(self.model, MixedTables):
+            outputs = self.model(SimpleNamespace(ids=ids, dense=dense, bags=bags))
+            return outputs if self.task is None else self.task.prediction(outputs)
+        if not bags:
+            found: Tensor = self.model(ids)
+            return found
+        vectors = look_up_by_feature(self.model, ids, bags)
+        return vectors.squeeze(1) if isinstance(self.model, MixedDimEmbedding) else vectors
 
     def example(self) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any], ...]]:
         """Inputs to trace with, of nothing but zeros, and which of their dimensions may have any length.
@@ -115,57 +117,6 @@ class TensorModel(nn.Module):
             return torch.where(is_wrong, torch.tensor(self.unknown)[features], ids)
         # An index beyond the one entry is refused when it is looked up.
         return ids + torch.zeros(1, dtype=torch.int64)[is_wrong.to(torch.int64)]
-
-    def _with_bags(
-        self, ids: Tensor, dense: Tensor, others: Sequence[Tensor], single: Sequence[int]
-    ) -> Tensor:
-        """Look up feature by feature: the layer's own way needs two samples at least, in a graph."""
-        bags = {}
-        for place, name in enumerate(self.bags):
-            number, (values, offsets) = self.names.index(name), others[2 * place : 2 * place + 2]
-            bags[number] = self._checked(values, number), offsets
-
-        def look_up(layer: nn.Module) -> Tensor:
-            assert isinstance(layer, MixedTables)
-            planes = {n: _vectors(layer, n, ids[:, column]) for column, n in enumerate(single)}
-            planes |= {n: _pooled(layer, n, *bag, ids.shape[0]) for n, bag in bags.items()}
-            return torch.stack([planes[n] for n in range(len(self.names))], dim=1)
-
-        def logits(model: nn.Module, numbers: Tensor) -> Tensor:
-            vectors = look_up(model.get_submodule("embeddings"))
-            interactions = dot_interaction(model.get_submodule("bottom")(numbers), vectors)
-            return model.get_submodule("top")(interactions).squeeze(1)
-
-        match self.model:
-            case WithFirstOrder():
-                numbers = self.model.standardised(dense)
-                outputs = logits(self.model.deep, numbers)
-                return self.model.added(outputs, numbers, look_up(self.model.get_submodule("weights")))
-            case DLRM():
-                return logits(self.model, dense)
-            case FeatureEmbeddings():
-                return look_up(self.model)
-        return look_up(self.model).squeeze(1)
-
-
-def _vectors(layer: MixedTables, feature: int, ids: Tensor) -> Tensor:
-    """The vectors of ids of one feature: (V,) -> (V, base_dim)."""
-    rows = layer.ids(ids, layer.indices.features[feature])
-    return lookup_each(layer.tables(), rows, layer.layout.of_feature[feature])
-
-
-def _pooled(layer: MixedTables, feature: int, values: Tensor, offsets: Tensor, batch: int) -> Tensor:
-    """The pooled bags of one feature: (V,), (B + 1,) -> (B, base_dim)."""
-    if layer.pooling == "concat":
-        raise ValueError("bags to export need pooling sum, mean, max, product, got 'concat'")
-    samples = torch.searchsorted(offsets, torch.arange(values.shape[0]), right=True) - 1
-    bags = Bags(values, torch.zeros_like(values), samples, None, 1, batch)
-    bags = layer.ids.without_padding(bags)
-    vectors = _vectors(layer, feature, bags.values)
-    if layer.pooling == "max" or layer.pooling == "product":
-        return reduce_bags(bags, vectors, layer.pooling).squeeze(1)
-    summed = vectors.new_zeros(batch, layer.base_dim).index_add(0, bags.samples, vectors)
-    return summed if layer.pooling == "sum" else summed / bags.lengths().clamp(min=1)
 
 
 @contextmanager

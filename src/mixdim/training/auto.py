@@ -1,7 +1,8 @@
 """How to train if nobody says: chosen from the task and the size of the data. Knows nothing else.
 
-The rule was found by validation losses of MovieLens 1M, a sample of Criteo and generated ratings;
-docs/training.md has what it reaches, and benchmarks/defaults.py measures it again.
+What differs by task is its `Pace`. The rule was found by validation losses of MovieLens 1M, a sample of
+Criteo and generated ratings; docs/training.md has what it reaches, benchmarks/defaults.py measures it
+again.
 """
 
 from __future__ import annotations
@@ -9,22 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mixdim._util.arguments import whole_number
+from mixdim.tasks import task_of
 from mixdim.training.optimizers import OPTIMIZERS
 from mixdim.training.options import TrainingOptions
 
 STEPS_AN_EPOCH = 100  # at least, as long as batches are not the smallest
 BATCH_SIZES = 32, 4096  # the smallest and the largest
-MOST_EPOCHS = {"binary": 20, "rating": 100}
-# Samples of all epochs together: from so many rows on, clicks are seen once and ratings five times.
-MOST_SAMPLES = {"binary": 20_000_000, "rating": 100_000_000}
-LEAST_EPOCHS = {"binary": 1, "rating": 5}
-# Rates of embeddings, and of all else: an MLP takes smaller steps than a table whose rows come rarely.
-TABLE_LR = {"binary": 3e-3, "rating": 1e-2}
-MANY_RATINGS, TABLE_LR_OF_MANY = 500_000, 5e-3  # from so many rows on: ratings are learnt in more steps
-LR = 1e-3
+LR = 1e-3  # of all but embeddings: an MLP takes smaller steps than a table whose rows come rarely
 WEIGHT_DECAY = 0.3
 EVALUATIONS_PER_EPOCH = 4
-PATIENT_EPOCHS = {"binary": 2, "rating": 5}  # without improvement
 
 
 def auto_options(
@@ -46,24 +40,20 @@ def auto_options(
     >>> (small.batch_size, small.epochs), (large.batch_size, large.epochs)
     ((256, 20), (4096, 1))
     """
-    rows = whole_number(train_rows, "train_rows")
+    rows, pace = whole_number(train_rows, "train_rows"), task_of(task).pace
     decays = optimizer in OPTIMIZERS and OPTIMIZERS[optimizer].decays
     decays = decays and (lr is None or lr * WEIGHT_DECAY < 1)  # with more, weights would change sign
     return TrainingOptions(
         optimizer,
         lr=LR if lr is None else lr,
-        table_lr=_table_lr(task, rows) if lr is None else None,
+        table_lr=pace.table_lr(rows) if lr is None else None,
         batch_size=batch_size_for(rows),
-        epochs=max(LEAST_EPOCHS[task], min(MOST_EPOCHS[task], MOST_SAMPLES[task] // rows)),
-        patience=PATIENT_EPOCHS[task] * EVALUATIONS_PER_EPOCH,
+        epochs=max(pace.least_epochs, min(pace.most_epochs, pace.most_samples // rows)),
+        patience=pace.patient_epochs * EVALUATIONS_PER_EPOCH,
         evaluations_per_epoch=EVALUATIONS_PER_EPOCH,
         weight_decay=WEIGHT_DECAY if decays else 0.0,
         unknown_dropout=bool(untrained_unknown),
     )
-
-
-def _table_lr(task: str, rows: int) -> float:
-    return TABLE_LR_OF_MANY if task == "rating" and rows >= MANY_RATINGS else TABLE_LR[task]
 
 
 def batch_size_for(rows: int) -> int:

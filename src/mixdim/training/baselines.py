@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from mixdim.tasks import Task, task_of
 from mixdim.training.evaluation import Progress
 from mixdim.training.first_order import fit_logistic
 from mixdim.training.inputs import TrainingData, num_rows
-from mixdim.training.tasks import Task, task_of
 
 log = logging.getLogger("mixdim.training")
 
@@ -71,7 +71,7 @@ def baselines_of(
       out, with a word in the log, if it diverges.
     """
     task = task_of(data.task)
-    with_ids = task.name == "rating"
+    with_ids = task.baseline == "biases"
     held_out = {split: _rows_of(data, split, with_ids=with_ids) for split in HELD_OUT}
     constant = task.constant_output(data.mean_target)
     found: Baselines = {
@@ -80,7 +80,7 @@ def baselines_of(
             for split, rows in held_out.items()
         }
     }
-    if task.name == "binary":
+    if task.baseline == "logistic":
         try:
             found["logistic"] = logistic or fit_logistic(data, constant, progress=progress).measured
         except FloatingPointError as error:  # no reason to lose the run that it is compared with

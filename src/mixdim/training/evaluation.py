@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mixdim.tasks import task_of
 from mixdim.training.devices import device_of, to_device
 from mixdim.training.inputs import TrainingData, num_rows
 from mixdim.training.slices import measure_slices, thirds_of_popularity
-from mixdim.training.tasks import task_of
 
 # stage, samples done, samples in all, and a note such as the loss
 Progress = Callable[[str, int, int, str], None]

@@ -18,6 +18,7 @@ from torch import nn
 from torch.autograd import backward
 
 from mixdim._util.signals import StopRequests
+from mixdim.tasks import task_of
 from mixdim.training.account import Account
 from mixdim.training.auto import auto_options
 from mixdim.training.checkpoints import Checkpoints
@@ -42,7 +43,6 @@ from mixdim.training.resumption import (
     save_everything,
 )
 from mixdim.training.schedule import Schedule
-from mixdim.training.tasks import task_of
 
 log = logging.getLogger("mixdim.training")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixdim._util.arguments import nonnegative_vector
-from mixdim.training.tasks import Task
+from mixdim.tasks import Task
 
 SLICES = ("popular", "middle", "rare")
 
@@ -46,7 +46,7 @@ def measure_slices(
     `third_of_row` (rows,) is the third of the id that each row asks for:
     `thirds_of_popularity(counts)[ids]`.
 
-    >>> from mixdim.training.tasks import RATING
+    >>> from mixdim.tasks import RATING
     >>> slices = measure_slices(RATING, [3.0, 5.0, 4.0], [4.0, 4.0, 4.0], [0, 0, 2])
     >>> [(name, metrics["rows"], metrics["mse"]) for name, metrics in slices.items()]
     [('popular', 2, 1.0), ('middle', 0, None), ('rare', 1, 0.0)]

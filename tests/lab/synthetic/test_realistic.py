@@ -14,7 +14,7 @@ from mixdim.lab.synthetic import planted
 from mixdim.lab.synthetic.generate import CHUNK, generate_realistic_clicks
 from mixdim.lab.synthetic.realistic import MEAN_LOGIT, realistic_truth
 from mixdim.lab.synthetic.realistic_values import OPEN, PARENTS, Features, Law
-from mixdim.training.metrics import auc
+from mixdim.tasks.metrics import auc
 
 NAMES = list(planted.CRITEO_KAGGLE_ROWS)
 

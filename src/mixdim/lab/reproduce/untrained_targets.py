@@ -14,7 +14,7 @@ from mixdim.lab.paper.study_words import describe, models_by_data
 from mixdim.planning.from_counts import plan
 from mixdim.runs.figures.plots import widths_figure
 from mixdim.runs.figures.popularity import popularity_figure
-from mixdim.training.tasks import task_of
+from mixdim.tasks import task_of
 
 Studies = Mapping[str, Study]  # by name: "ctr", "mf", "ncf"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mixdim.training.tasks import TASKS, Task
+from mixdim.tasks import TASKS, Task
 
 Summary = Mapping[str, Any]  # what `summary.json` of a run holds
 

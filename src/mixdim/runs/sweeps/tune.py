@@ -15,9 +15,9 @@ from mixdim.data import Dataset
 from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps.records import Record
 from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
+from mixdim.tasks import task_of
 from mixdim.training.evaluation import Progress
 from mixdim.training.optimizers import OPTIMIZERS
-from mixdim.training.tasks import task_of
 
 WEIGHT_DECAYS = (0.0, 0.1, 0.3, 0.6, 1.0)
 SHARE_OF_EPOCHS = 4  # a trial has one in so many, at least one

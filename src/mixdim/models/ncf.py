@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
-from mixdim.models.mlp import mlp
-from mixdim.models.rating_model import RatingModel, user_and_item_ids
+from mixdim._util.options import opt
+from mixdim.models.base import PAIRS, PANEL, Drawn, Facts, MakeLayer, register
+from mixdim.models.mlp import layers_in_graph, mlp, single_column
+from mixdim.models.pairs import PairModel, mixed_table, sides_of, user_and_item_ids
 from mixdim.models.samples import Samples
 from mixdim.models.tables import width
+from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init
 
+if TYPE_CHECKING:
+    from mixdim.serving.graph import Graph
+    from mixdim.serving.layer_graph import GraphInputs
 
-class NeuralCollaborativeFiltering(RatingModel):
+
+@register("ncf", takes=PAIRS, bands=8)
+class NeuralCollaborativeFiltering(PairModel):
     """The rating of a user and an item by an MLP that reads their vectors side by side (paper, Sec. 5).
 
     rating = MLP([u, v]) + mean, with LeakyReLU between the layers.
@@ -33,6 +43,22 @@ class NeuralCollaborativeFiltering(RatingModel):
     >>> model(SimpleNamespace(ids=torch.tensor([[99, 79], [0, 0]]))).shape
     torch.Size([2])
     """
+
+    @dataclass(frozen=True)
+    class Options:
+        """What `mixdim train --model ncf` can be told."""
+
+        hidden: tuple[int, ...] = opt((128, 128, 32), "Hidden widths of the MLP.", panel=PANEL)
+        mean: bool = opt(True, "Add the mean target to every score.", panel=PANEL)
+
+    @classmethod
+    def build(
+        cls, plan: Plan, facts: Facts, options: Options, drawn: Drawn, layer: MakeLayer | None = None
+    ) -> Self:
+        """Make the model of a plan; `layer` makes a side's embeddings, mixdim's own if not given."""
+        users, items = sides_of(plan, drawn, layer or mixed_table)
+        mean = facts.constant if options.mean else None
+        return cls(users, items, hidden=options.hidden, mean=mean, **drawn._asdict())
 
     def __init__(
         self,
@@ -54,3 +80,9 @@ class NeuralCollaborativeFiltering(RatingModel):
         user_ids, item_ids = user_and_item_ids(samples)
         both = torch.cat([self.user_embedding(user_ids), self.item_embedding(item_ids)], dim=1)
         return self.mlp(both).squeeze(1) + self.mean
+
+    def to_graph(self, graph: Graph, inputs: GraphInputs) -> str:
+        """Write the forward pass as ONNX operators; returns the name of the outputs, (batch,)."""
+        vectors, _ = self.sides_in_graph(inputs)
+        outputs = layers_in_graph(graph, self.mlp, graph.concat(vectors, axis=1))
+        return graph.add("Add", single_column(graph, outputs), graph.weights(self.mean))

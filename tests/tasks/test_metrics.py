@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixdim.training.metrics import (
+from mixdim.tasks.metrics import (
     accuracy,
     auc,
     calibration,

@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from mixdim.data.folder import TASKS as TASKS_OF_DATA
-from mixdim.runs.models import MODELS
-from mixdim.training import metrics, preset
-from mixdim.training.tasks import BINARY, RATING, TASKS, task_of
+from mixdim.models import MODELS
+from mixdim.tasks import BINARY, RATING, TASKS, metrics, task_of
+from mixdim.training import preset
 
 CLICK_METRICS = ("log_loss", "accuracy", "auc", "calibration", "calibration_error")
 TARGETS = {"binary": [1.0, 0.0, 0.0, 1.0, 0.0], "rating": [4.0, 2.5, 5.0, 1.0, 3.0]}
 
 
 def test_every_task_of_a_prepared_folder_is_known_by_its_name():
-    assert tuple(TASKS) == TASKS_OF_DATA
     assert all(task_of(name).name == name for name in TASKS)
     with pytest.raises(ValueError, match="task must be one of binary, rating, got 'ranking'"):
         task_of("ranking")
@@ -46,6 +44,23 @@ def test_no_constant_has_less_loss_than_the_constant_output_and_it_predicts_the_
     assert all(loss(constant) < loss(constant + off) for off in (-0.1, -1e-3, 1e-3, 0.1))
     predicted = task.prediction(torch.tensor([constant], dtype=torch.float64))
     assert predicted.item() == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("task", TASKS.values())
+def test_outputs_come_back_from_predictions_and_are_finite_for_sure_ones(task):
+    outputs = torch.linspace(-8, 8, 9, dtype=torch.float64)
+    torch.testing.assert_close(task.output_of(task.prediction(outputs)), outputs)
+    assert task.output_of(torch.tensor([0.0, 1.0])).isfinite().all()
+
+
+@pytest.mark.parametrize("task", TASKS.values())
+def test_labels_are_the_targets_that_metrics_take(task):
+    for target in (0.0, 0.5, 1.0, 7.0):
+        if task.labels is None or target in task.labels:
+            task.measure([0.0], [target])
+        else:
+            with pytest.raises(ValueError, match="targets must be 0 or 1"):
+                task.measure([0.0], [target])
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])

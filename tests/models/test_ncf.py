@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from torch import nn
 
-from contracts import MIXED, PLAIN, CollaborativeFilteringContract
+from contracts import CollaborativeFilteringContract
 from mixdim.models import NeuralCollaborativeFiltering
+from model_samples import MIXED, PLAIN
 
 
 class TestNeuralCollaborativeFiltering(CollaborativeFilteringContract):

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
 import torch
 from torch import Tensor, nn
 
 from mixdim._util.arguments import whole_number
+from mixdim._util.options import opt
 from mixdim.layer.scores import dot_scores
-from mixdim.models.rating_model import RatingModel, user_and_item_ids
+from mixdim.models.base import PAIRS, PANEL, Baseline, Drawn, Facts, MakeLayer, register
+from mixdim.models.pairs import PairModel, mixed_table, sides_of, user_and_item_ids
 from mixdim.models.samples import Samples
 from mixdim.models.tables import common_width
+from mixdim.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from mixdim.serving.graph import Graph
+    from mixdim.serving.layer_graph import GraphInputs
+
+RATINGS_ENOUGH = 50  # for an id, on average: with so many, it learns better from 0
 
 
-class MatrixFactorization(RatingModel):
+@register("mf", takes=PAIRS, bands=8)
+class MatrixFactorization(PairModel):
     """The rating of a user and an item as the dot product of their vectors (paper, Sec. 5).
 
-    rating = <u, v> + mean + b_user + b_item, without what is not asked for.
+    rating = <u, v> + mean + b_user + b_item, the last three where they are on.
 
     - `user_embedding`, `item_embedding`: from ids (batch,) to vectors (batch, base_dim): a
       `mixdim.MixedDimEmbedding`, an nn.Embedding, or another module that says its `embedding_dim`.
@@ -34,6 +47,33 @@ class MatrixFactorization(RatingModel):
     180
     """
 
+    baseline = "biases"
+    baseline_needs = ("mean", "biases")
+
+    @dataclass(frozen=True)
+    class Options:
+        """What `mixdim train --model mf` can be told."""
+
+        mean: bool = opt(True, "Add the mean target to every score.", panel=PANEL)
+        biases: bool = opt(True, "Add a number for each user and item.", panel=PANEL)
+        from_baseline: bool = opt(
+            False, "Begin as the baseline that the model contains.", panel=PANEL, absent=False
+        )
+
+    @classmethod
+    def auto(cls, facts: Facts) -> Options:
+        """Where ids are rare, steps from 0 do not get to their biases before the vectors overfit."""
+        return cls.Options(from_baseline=facts.train_rows < RATINGS_ENOUGH * facts.num_ids)
+
+    @classmethod
+    def build(
+        cls, plan: Plan, facts: Facts, options: Options, drawn: Drawn, layer: MakeLayer | None = None
+    ) -> Self:
+        """Make the model of a plan; `layer` makes a side's embeddings, mixdim's own if not given."""
+        users, items = sides_of(plan, drawn, layer or mixed_table)
+        mean = facts.constant if options.mean else None
+        return cls(users, items, mean=mean, biases=options.biases)
+
     def __init__(
         self,
         user_embedding: nn.Module,
@@ -48,9 +88,9 @@ class MatrixFactorization(RatingModel):
         self.biases = nn.ModuleDict({name: _zero_for_each_row(side) for name, side in sides.items()})
 
     @torch.no_grad()
-    def start_biases(self, of_users: Tensor, of_items: Tensor) -> None:
-        """Let the biases begin with these, (users,) and (items,), instead of zero."""
-        for table, values in zip(self.biases.values(), (of_users, of_items), strict=True):
+    def start_from(self, baseline: Baseline) -> None:
+        """Let the biases begin with those of a baseline, (users,) and (items,), instead of zero."""
+        for table, values in zip(self.biases.values(), baseline.of_ids.values(), strict=True):
             assert isinstance(table, nn.Embedding)
             table.weight.copy_(values.reshape(table.weight.shape))
 
@@ -61,6 +101,16 @@ class MatrixFactorization(RatingModel):
         for bias, ids_of_side in zip(self.biases.values(), ids, strict=False):  # none, or both
             ratings = ratings + bias(ids_of_side).squeeze(1)
         return ratings
+
+    def to_graph(self, graph: Graph, inputs: GraphInputs) -> str:
+        """Write the forward pass as ONNX operators; returns the name of the outputs, (batch,)."""
+        vectors, columns = self.sides_in_graph(inputs)
+        scores = graph.add("ReduceSum", graph.add("Mul", *vectors), graph.constant([-1]), keepdims=0)
+        terms = [scores, graph.weights(self.mean)]
+        for bias, column in zip(self.biases.values(), columns, strict=False):  # none, or both
+            assert isinstance(bias, nn.Embedding)
+            terms.append(graph.add("Gather", graph.weights(bias.weight[:, 0]), column))
+        return graph.add("Sum", *terms)
 
 
 def _zero_for_each_row(embedding: nn.Module) -> nn.Embedding:

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import mixdim
-from contracts import MIXED, PLAIN, CollaborativeFilteringContract, SomeSamples
-from mixdim.models import MatrixFactorization
+from contracts import CollaborativeFilteringContract
+from mixdim.models import Baseline, MatrixFactorization
+from model_samples import MIXED, PLAIN, SomeSamples
 
 
 class TestMatrixFactorization(CollaborativeFilteringContract):
@@ -16,7 +17,7 @@ class TestMatrixFactorization(CollaborativeFilteringContract):
 
 class TestMatrixFactorizationWithBiases(CollaborativeFilteringContract):
     MODEL = MatrixFactorization
-    OPTIONS: ClassVar = {"biases": True, "mean": 3.5}
+    CALLED: ClassVar = {"biases": True, "mean": 3.5}
     OTHER_PARAMETERS = 50 + 30
 
     @pytest.mark.parametrize("kind", [MIXED, PLAIN])
@@ -36,14 +37,10 @@ class TestMatrixFactorizationWithBiases(CollaborativeFilteringContract):
         ]
         torch.testing.assert_close(model(samples), torch.stack(expected), rtol=1e-5, atol=1e-5)
 
-    def test_biases_may_begin_with_something(self):
-        model, samples = self.model(MIXED), self.samples(20)
-        before, (users, items) = model(samples), (torch.rand(50).double(), torch.rand(30).double())
-        model.start_biases(users, items)
-        expected = before + (users[samples.ids[:, 0]] + items[samples.ids[:, 1]]).float()
-        torch.testing.assert_close(model(samples), expected)
+    def test_biases_of_other_rows_are_refused(self):
+        users, items = torch.rand(50).double(), torch.rand(30).double()
         with pytest.raises(RuntimeError, match="shape"):
-            model.start_biases(items, users)
+            self.model(MIXED).start_from(Baseline({"user": items, "item": users}))
 
     @pytest.mark.parametrize("kind", [MIXED, PLAIN])
     @pytest.mark.parametrize("sparse", [False, True])
