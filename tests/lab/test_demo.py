@@ -27,7 +27,7 @@ SMALL = (
         "criteo-like",
         rows=3_000,
         scale=0.00002,
-        config=RunConfig(model="dlrm", bottom=(8,), top=(8,), batch_size=512, epochs=1),
+        config=RunConfig.of(model="dlrm", bottom=(8,), top=(8,), batch_size=512, epochs=1),
         uniform_dims=(4, 8),
     ),
     DemoSet(

@@ -1,10 +1,13 @@
-from dataclasses import fields, replace
+import tomllib
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import nn
 
-from mixdim.runs.config import RunConfig
+from mixdim._util.options import opt
+from mixdim.runs.config import RunConfig, run_options
+from mixdim.runs.model_options import MODEL_OPTIONS
 from mixdim.runs.models import MODELS, RunModel, build_model, check_fits
 from mixdim.runs.train import plan_of, train_run
 from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
@@ -18,12 +21,11 @@ def built(config, dataset):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_options_of_a_model_are_options_of_a_run_and_have_defaults(name):
-    assert MODELS[name].options.keys() <= {field.name for field in fields(RunConfig)}
-    effective = RunConfig(model=name, base_dim=4, preset="paper-cf").effective("rating")
-    for option, default in MODELS[name].options.items():
-        assert default is not None
-        assert getattr(effective, option) == default
-    assert effective.bands == MODELS[name].bands
+    assert MODELS[name].defaults.keys() <= run_options().keys()
+    resolved = RunConfig(model=name, base_dim=4, preset="paper-cf").resolved_for("rating")
+    assert resolved.model_options == MODELS[name].defaults
+    assert None not in MODELS[name].defaults.values()
+    assert resolved.bands == MODELS[name].bands
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -58,18 +60,26 @@ class Constant(nn.Module):
         return self.value.expand(len(batch.target))
 
 
-def test_a_new_model_is_one_entry(tmp_path, monkeypatch):
+@dataclass(frozen=True)
+class ConstantOptions:
+    shift: float = opt(0.0, "Added to the mean.")
+
+
+def test_a_new_model_is_one_entry_and_its_options_are_one_dataclass(tmp_path, monkeypatch):
     entry = RunModel(
-        lambda plan, given: Constant(given.mean),
-        options={},
+        lambda plan, given, shift: Constant(given.mean + shift),
+        ConstantOptions,
         bands=2,
         reads=lambda dataset: True,
         takes="anything",
     )
     monkeypatch.setitem(MODELS, "constant", entry)
-    train_run(
-        RunConfig(data=str(ratings().path), model="constant", temperature=0.0, base_dim=2, epochs=1),
-        tmp_path / "run",
-    )
+    monkeypatch.setitem(MODEL_OPTIONS, "constant", ConstantOptions)
+    config = RunConfig(data=str(ratings().path), model="constant", temperature=0.0, base_dim=2, epochs=1)
+    for shift, config_of_shift in ((0.0, config), (2.0, RunConfig.of(shift=2).merged_with(config))):
+        trained = train_run(config_of_shift, tmp_path / f"run-{shift}")
+        assert trained.summary["shift"] == shift
+        written = tomllib.loads((tmp_path / f"run-{shift}" / "config.toml").read_text())
+        assert (written["model"], written["shift"]) == ("constant", shift)
     with pytest.raises(ValueError, match="model must be one of dlrm, mf, ncf, constant, got 'gbdt'"):
-        RunConfig(model="gbdt").effective("rating")
+        RunConfig(model="gbdt").resolved_for("rating")

@@ -1,7 +1,7 @@
 """The models that a run can name: options, data, and how each is built. Knows no training.
 
-Here models and embeddings are joined. A new model is one entry of `MODELS`; an option that no other has
-is also a field of `RunConfig` and a flag of `mixdim train`.
+Here models and embeddings are joined. A new model is one entry of `MODELS`; its options are a dataclass
+in model_options.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from mixdim._util.options import options_of
 from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
 from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering, WithFirstOrder
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.plan import Plan
+from mixdim.runs.model_options import MODEL_OPTIONS
 
 if TYPE_CHECKING:
     from mixdim.data import Dataset
@@ -36,19 +38,26 @@ class RunModel:
     """A model that a run can name.
 
     - `build(plan, given, **options)`: make it.
-    - `options`: the options of a run that are its own, with their defaults.
+    - `declaration`: the dataclass of its own options.
     - `auto(train_rows, num_ids)`: those of the options that the preset "auto" chooses otherwise.
+    - `contains_baseline(task, options)`: whether some of its weights make it the baseline of the task.
     - `bands`: into how many a feature is cut if nothing is said. The paper: one block a feature for
       clicks, 8 to 16 bands for ratings.
     - `reads(dataset)`: whether it can; `takes` says in words what it can.
     """
 
     build: Callable[..., nn.Module]
-    options: Mapping[str, Any]
+    declaration: type
     bands: int
     reads: Callable[[Dataset], bool]
     takes: str
     auto: Callable[[int, int], Mapping[str, Any]] = lambda train_rows, num_ids: {}
+    contains_baseline: Callable[[str, Mapping[str, Any]], bool] = lambda task, options: False
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Its own options where nothing is given and nothing is chosen from the data."""
+        return {name: option.default for name, option in options_of(self.declaration).items()}
 
 
 def _dlrm(
@@ -112,23 +121,24 @@ PAIRS = "two features of one id each, such as user and item"
 MODELS = {
     "dlrm": RunModel(
         _dlrm,
-        {"bottom": (512, 256, 64), "top": (512, 256), "first_order": False, "from_baseline": False},
+        MODEL_OPTIONS["dlrm"],
         1,
         _any_data,
         "any features",
         _auto_dlrm,
+        lambda task, options: task == "binary" and options["first_order"],
     ),
     "mf": RunModel(
         _mf,
-        {"mean": True, "biases": True, "from_baseline": False},
+        MODEL_OPTIONS["mf"],
         8,
         _pairs,
         PAIRS,
         _auto_mf,
+        lambda task, options: task == "rating" and options["mean"] and options["biases"],
     ),
-    "ncf": RunModel(_ncf, {"hidden": (128, 128, 32), "mean": True}, 8, _pairs, PAIRS),
+    "ncf": RunModel(_ncf, MODEL_OPTIONS["ncf"], 8, _pairs, PAIRS),
 }
-OPTIONS_OF_MODELS = {option for model in MODELS.values() for option in model.options}
 
 
 def model_named(name: str) -> RunModel:
@@ -139,14 +149,14 @@ def model_named(name: str) -> RunModel:
 
 
 def build_model(config: RunConfig, plan: Plan, *, num_dense: int, mean: float) -> nn.Module:
-    """Build the model of an effective config, its weights drawn from the config's seed."""
+    """Build the model of a resolved config, its weights drawn from the config's seed."""
     assert config.model is not None
     assert config.seed is not None
     model = model_named(config.model)
     on_meta = torch.get_default_device().type == "meta"  # nothing is drawn there
     generator = None if on_meta else torch.Generator().manual_seed(config.seed)
     given = Given(num_dense, mean, {"init": config.init, "generator": generator})
-    return model.build(plan, given, **{name: getattr(config, name) for name in model.options})
+    return model.build(plan, given, **config.model_options)
 
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
