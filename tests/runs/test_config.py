@@ -100,6 +100,12 @@ def test_a_resolved_config_is_read_back_as_it_was(tmp_path, task):
         assert again.resolved_for(task, train_rows=5) == config
 
 
+@pytest.mark.parametrize("model", [None, "mf", "unheard-of"])
+def test_nothing_that_is_given_is_left_out_of_a_file_with_comments(tmp_path, model):
+    config = RunConfig.of(model=model, bottom=(8,), biases=False)
+    assert read_config(written(tmp_path, config.to_toml(comments=True))) == config
+
+
 def test_a_file_may_write_names_with_hyphens_and_a_budget_as_a_number(tmp_path):
     config = read_config(written(tmp_path, "batch-size = 64\nbudget = 2_000\nlr = 1"))
     assert config == RunConfig(batch_size=64, budget="2000", lr=1.0)

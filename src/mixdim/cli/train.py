@@ -117,6 +117,7 @@ def _complete(options: RunConfig) -> RunConfig:
     from mixdim.runs.models import check_fits
     from mixdim.runs.resolution import without_data
     from mixdim.runs.train import plan_of
+    from mixdim.training.evaluation import feature_to_slice_by
 
     if options.data is None:
         return without_data(options)
@@ -126,6 +127,7 @@ def _complete(options: RunConfig) -> RunConfig:
         dataset = Dataset(options.data)
         found = options.resolved(dataset)
         check_fits(found, dataset)
+        feature_to_slice_by(dataset, found.slice_by)
     found.training_options()
     plan_of(found, dataset)
     return found

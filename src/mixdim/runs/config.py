@@ -214,12 +214,15 @@ class RunConfig:
         return _digest(canonical({"config": decisive, "data": fingerprint}))
 
     def to_toml(self, *, comments: bool = False) -> str:
-        """Write what is given as TOML; with `comments` all options of the model, each with its help."""
+        """Write what is given as TOML; with `comments` all options of its model, with their help."""
         if not comments:
             return "".join(f"{_toml(name, value)}\n" for name, value in self.given().items())
         lines = ["# Options of `mixdim train --config FILE`; those in comments are not given.", ""]
         panel, values = None, self.to_dict()
-        for name, option in run_options(self.model).items():
+        model = self.model if self.model in MODEL_OPTIONS else None
+        if not self.model_options.keys() <= model_options(model).keys():
+            model = None  # such a config is refused once it is resolved
+        for name, option in run_options(model).items():
             if option.panel not in ("", panel):
                 panel = option.panel
                 lines += [f"# {panel}", ""]
