@@ -91,7 +91,7 @@ def main() -> None:
             write(raw)
             prepare_table([raw], folder, **columns)
         for variant in variants:
-            usual = RunConfig(data=str(folder), base_dim=8, **variant)
+            usual = RunConfig.of(data=str(folder), base_dim=8, **variant)
             runs = [RunRequest(replace(usual, seed=seed)) for seed in range(told.seeds)]
             found = [record.summary for record in run_sweep(runs, told.out / f"{case}.jsonl")]
             summaries = [summary for summary in found if summary is not None]

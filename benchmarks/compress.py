@@ -51,7 +51,7 @@ Tables = dict[str, torch.Tensor]
 def trained(data: str, seed: int, epochs: int) -> DLRM:
     """A DLRM of uniform width with small MLPs, by the paper's preset; the best weights in validation."""
     known: dict[str, Any] = {mixdim.data.open(data).fingerprint: {}}  # no baselines are wanted
-    config = RunConfig(
+    config = RunConfig.of(
         data=data,
         temperature=0.0,
         base_dim=WIDTH,

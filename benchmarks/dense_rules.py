@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _test(data: Path, seed: int, out: Path, known: dict[str, Any]) -> list[float]:
-    config = RunConfig(
+    config = RunConfig.of(
         data=str(data),
         model="dlrm",
         base_dim=8,

@@ -28,7 +28,7 @@ from mixdim.tasks.metrics import auc
 
 WIDTH, SHARE = 16, 8
 PRIOR_ROWS = 20  # a click rate is smoothed as if so many rows with the mean rate had been seen
-PROTOCOL = RunConfig(
+PROTOCOL = RunConfig.of(
     model="dlrm",
     preset="clicks",
     bottom=(64,),
@@ -98,7 +98,7 @@ def test_loss(dataset: mixdim.data.Dataset, plan: mixdim.Plan, seed: int) -> flo
     with TemporaryDirectory() as folder:
         plan.save(Path(folder) / "plan.json")
         asked = RunConfig(data=str(dataset.path), plan=f"{folder}/plan.json", seed=seed)
-        run = train_run(asked.over(PROTOCOL), Path(folder) / "run")
+        run = train_run(asked.merged_with(PROTOCOL), Path(folder) / "run")
         return float(run.summary["test"]["best"]["log_loss"])
 
 

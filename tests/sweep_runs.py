@@ -19,7 +19,7 @@ TIMES = {"seconds", "train_seconds", "samples_per_second", "peak_memory_bytes"}
 def told(dataset=None, **options):
     dataset = dataset or ratings()
     few = {"model": "mf", "temperature": 0.3, "batch_size": 100, "epochs": 2}
-    return RunConfig(**{"data": str(dataset.path), **few, **options})
+    return RunConfig.of(**{"data": str(dataset.path), **few, **options})
 
 
 def endless():

@@ -56,7 +56,7 @@ def small_config(name, dataset, **options):
     data = str(dataset.path)
     told = {"model": name, "temperature": 0.3, "base_dim": 8, "data": data, **widths, **options}
     told.setdefault("preset", task_of(dataset.task).paper_preset)
-    return RunConfig(**told).effective(dataset.task)
+    return RunConfig.of(**told).resolved_for(dataset.task)
 
 
 def small_model(name, dataset, **options):

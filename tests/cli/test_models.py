@@ -63,7 +63,7 @@ def trained(request, place):
 def test_it_begins_as_its_baseline_and_goes_on_after_a_kill_with_the_same_bytes(trained, tmp_path):
     name, out = trained
     config = read_config(out / "config.toml")
-    assert config.from_baseline
+    assert config.model_options["from_baseline"]
     said, calls = [], Killer()
     train_run(config, tmp_path / "whole", progress=calls, echo=said.append)
     assert f"{name}: " in said[0]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 
 import polars as pl
 import pytest
@@ -119,29 +118,6 @@ def test_unknown_dropout_trains_the_row_and_there_is_nothing_to_complain_of(caps
     assert summary["unknown_lookups"]["user"]["trained"] is True
 
 
-def test_clicks_are_learnt_with_unknown_dropout_unless_the_paper_is_asked_for(capsys, tmp_path):
-    def trained_with(name, *more):
-        small = ("--bottom", "8", "--top", "8", "--epochs", "1", *more)
-        said = output(capsys, *train(tmp_path / name, *small, data=clicks().path, model="dlrm")).out
-        config = tomllib.loads((tmp_path / name / "config.toml").read_text())
-        return config["preset"], config["unknown_dropout"], "unknown dropout: ids become" in said
-
-    assert trained_with("default") == ("auto", True, True)
-    assert trained_with("paper", "--preset", "paper-ctr") == ("paper-ctr", False, False)
-    assert trained_with("earlier", "--preset", "clicks") == ("clicks", True, True)
-    assert trained_with("off", "--no-unknown-dropout") == ("auto", False, False)
-    assert trained_with("on", "--preset", "paper-ctr", "--unknown-dropout") == ("paper-ctr", True, True)
-
-
-def test_flags_go_before_the_config_file(capsys, tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text(f'data = "{ratings().path}"\nmodel = "mf"\nbase-dim = 4\nepochs = 9\nseed = 5\n')
-    output(capsys, "train", "--config", file, "--epochs", "1", "--out", tmp_path / "run")
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["epochs"], summary["seed"], summary["base_dim"]) == (1, 5, 4)
-    assert (summary["preset"], summary["batch_size"]) == ("auto", 32)  # 800 rows
-
-
 def test_resume_goes_on_with_more_epochs_and_says_when_there_is_nothing_to_do(capsys, tmp_path):
     output(capsys, *train(tmp_path / "run"))
     output(capsys, "train", "--resume", "--out", tmp_path / "run", "--epochs", "3")
@@ -164,7 +140,7 @@ def test_a_damaged_checkpoint_is_told_and_the_older_one_used(capsys, caplog, tmp
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--model", "gbdt"], "model must be one of dlrm, mf, ncf, got 'gbdt'"),
+        (["--model", "gbdt"], "model must be one of dcn, deepfm, dlrm, mf, ncf, got 'gbdt'"),
         (["--data", "/nowhere"], "/nowhere is not a prepared folder"),
         (["--config", "/nowhere.toml"], "/nowhere.toml: No such file or directory"),
         (["--lr", "-1"], "lr must be above 0, got -1.0"),
@@ -172,7 +148,7 @@ def test_a_damaged_checkpoint_is_told_and_the_older_one_used(capsys, caplog, tmp
         (["--optimizer", "adamw"], "optimizer must be one of amsgrad, adam, adagrad, sgd"),
         (["--epochs", "0"], "epochs must be at least 1, got 0"),
         (["--budget", "20"], "budget of 20 parameters is too small: the smallest feasible budget is"),
-        (["--bands", "deciles"], "--bands must be a number or octaves, got 'deciles'"),
+        (["--bands", "deciles"], "--bands must be a whole number or octaves, got 'deciles'"),
         (["--min-dim", "2"], "min_dim must be 0 or 1, got 2"),
         (["--method", "cut"], "give method or temperature, not both: a method chooses its widths"),
         (["--temperature", "2"], "temperature must be in [0, 1], got 2.0"),
@@ -180,7 +156,7 @@ def test_a_damaged_checkpoint_is_told_and_the_older_one_used(capsys, caplog, tmp
         (["--slice-by", "movie"], "slice_by must be a single-valued feature (user, item)"),
         (["--init", "zeros"], "init must be one of"),
         (["--hidden", "8"], "hidden is no option of model 'mf'"),
-        (["--model", "ncf", "--hidden", "8,x"], "--hidden must be widths such as 512,256, got '8,x'"),
+        (["--hidden", "8,x"], "--hidden must be a list of whole numbers such as 64,32, got '8,x'"),
         (["--resume", "--overwrite"], "give --resume or --overwrite, not both"),
     ],
 )

@@ -1,9 +1,22 @@
-from dataclasses import replace
+"""RunConfig: the options of a run by name, in files, and in the key that names a run."""
+
+import json
+from dataclasses import dataclass, fields, replace
 
 import pytest
 
-from mixdim.runs.config import RunConfig, config_of, read_config
-from mixdim.training import auto_options, preset
+import mixdim
+from mixdim._util.options import opt
+from mixdim.models import MODELS
+from mixdim.runs import model_options
+from mixdim.runs.config import RunConfig, comparable, read_config, run_options
+from mixdim.runs.model_options import MODEL_OPTIONS
+from mixdim.runs.report.chart import chart_points
+from mixdim.runs.sweeps.records import replicates
+from mixdim.runs.sweeps.table import sweep_table
+from report_records import finished
+
+CONFIG = RunConfig(data="d", model="mf", preset="paper-cf", base_dim=8).resolved_for("rating")
 
 
 def written(tmp_path, text):
@@ -12,127 +25,86 @@ def written(tmp_path, text):
     return file
 
 
-def test_flags_go_before_the_file_and_the_file_before_the_preset(tmp_path):
-    file = read_config(written(tmp_path, 'lr = 0.5\nepochs = 7\nmodel = "ncf"\nbase_dim = 4'))
-    config = config_of({"epochs": 9, "lr": None}).over(file).effective("rating", train_rows=40_000)
-    assert (config.epochs, config.lr, config.batch_size) == (9, 0.5, 256)
-    assert (config.model, config.hidden, config.bands) == ("ncf", (128, 128, 32), 8)
+def test_options_are_given_by_name_those_of_models_too():
+    config = RunConfig.of(model="dlrm", bottom=[8], top=None, lr=1, budget=2_000, seed=None)
+    assert config == RunConfig(model="dlrm", model_options={"bottom": (8,)}, lr=1.0, budget="2000")
+    assert config.given() == {"model": "dlrm", "bottom": (8,), "budget": "2000", "lr": 1.0}
+    assert RunConfig.of(**config.to_dict()) == config
+    assert len({config, RunConfig.of(**config.given()), RunConfig()}) == 2
 
 
-def test_false_and_zero_are_said_and_none_is_not():
-    told = config_of({"shuffle": False, "patience": 0, "temperature": 0, "seed": None})
-    assert told.said() == {"shuffle": False, "patience": 0, "temperature": 0.0}
-    assert told.over(RunConfig(shuffle=True, patience=5, seed=3)).shuffle is False
+def test_all_options_are_declared_with_a_help_and_stand_with_their_panel():
+    options = run_options()
+    assert set(options) == {one.name for one in fields(RunConfig)} - {"model_options"} | {
+        name for declaration in MODEL_OPTIONS.values() for name in (f.name for f in fields(declaration))
+    }
+    assert all(option.help.endswith(".") for option in options.values())
+    panels = [option.panel for option in options.values()]
+    assert sorted(panels, key=panels.index) == panels  # each in one piece
 
 
-@pytest.mark.parametrize(
-    ("task", "name", "model", "bands"),
-    [("binary", "paper-ctr", "dlrm", 1), ("rating", "paper-cf", "mf", 8)],
-)
-def test_the_protocols_of_the_paper_have_their_names(task, name, model, bands):
-    config = RunConfig(budget="1M", preset=name).effective(task)
-    assert (config.preset, config.model, config.bands, config.temperature) == (name, model, bands, 0.3)
-    assert config.training_options() == preset(name)
-    if model == "dlrm":
-        assert (config.bottom, config.top, config.first_order) == ((512, 256, 64), (512, 256), False)
+def test_false_and_zero_are_given_and_none_is_not():
+    config = RunConfig.of(shuffle=False, patience=0, temperature=0, seed=None)
+    assert config.given() == {"shuffle": False, "patience": 0, "temperature": 0.0}
+    assert config.merged_with(RunConfig(shuffle=True, patience=5, seed=3)) == replace(config, seed=3)
 
 
-@pytest.mark.parametrize(("task", "model"), [("binary", "dlrm"), ("rating", "mf")])
-def test_what_was_not_said_is_chosen_from_the_data_and_written_down(task, model):
-    config = RunConfig(budget="1M").effective(task, ["user"], train_rows=40_000)
-    assert (config.preset, config.model) == ("auto", model)
-    chosen = auto_options(task, 40_000, untrained_unknown=["user"])
-    assert config.training_options() == chosen
-    assert config.effective(task, train_rows=7) == config  # nothing is chosen again
-    told = {"epochs": 3, "weight_decay": 0.0, "patience": 0, "unknown_dropout": False}
-    changed = RunConfig(budget="1M", **told).effective(task, ["user"], train_rows=40_000)
-    assert {name: getattr(changed, name) for name in told} == told
-    with pytest.raises(ValueError, match="preset auto chooses from the data: say how many train_rows"):
-        RunConfig(budget="1M").effective(task)
+def test_what_a_config_gives_goes_before_what_another_gives():
+    one = RunConfig.of(lr=0.5, bottom=(8,), biases=False)
+    merged = one.merged_with(RunConfig.of(lr=0.1, epochs=3, bottom=(4,), top=(4,)))
+    assert merged.given() == {"lr": 0.5, "epochs": 3, "bottom": (8,), "top": (4,), "biases": False}
 
 
-def test_dlrm_is_chosen_narrow_for_few_rows_and_has_first_order_weights_unless_bytes_are_compared():
-    few, many = (RunConfig(base_dim=8).effective("binary", train_rows=n) for n in (10**5, 10**8))
-    assert (few.bottom, few.top, few.first_order) == ((64, 32), (64, 32), True)
-    assert (many.bottom, many.top, many.first_order) == ((512, 256, 64), (512, 256), True)
-    method = RunConfig(method="cut", budget="9kB").effective("binary", train_rows=10**5)
-    assert method.first_order is False
+@dataclass(frozen=True)
+class NewerOptions(MODEL_OPTIONS["mf"]):
+    """The options of a model in some later version."""
+
+    dropout: float = opt(0.5, "Share of zeros.", absent=0.0)
+    layers: tuple[int, ...] = opt((8, 4), "Widths.", absent=(8, 4))
 
 
-def test_a_model_begins_as_its_baseline_by_default_where_it_contains_it():
-    def begins(task="rating", num_ids=3, **told):
-        config = RunConfig(base_dim=8, **told)
-        return config.effective(task, train_rows=100, num_ids=num_ids).from_baseline
+@pytest.fixture
+def newer(monkeypatch):
+    monkeypatch.setitem(MODEL_OPTIONS, "mf", NewerOptions)
 
-    assert begins() is begins("binary") is begins("binary", num_ids=2) is True
-    assert begins(num_ids=2) is False  # 50 ratings for an id
-    assert begins(model="ncf") is None
-    assert begins("binary", model="dcn") is begins("binary", model="deepfm") is True
-    of_mf = "from_baseline of model 'mf' needs mean and biases and data with the task 'rating'"
-    of_dlrm = "from_baseline of model 'dlrm' needs first_order and data with the task 'binary'"
-    others = (
-        ({"biases": False}, of_mf),
-        ({"mean": False}, of_mf),
-        ({"task": "binary", "model": "mf"}, of_mf),
-        ({"model": "dlrm"}, of_dlrm),
-        ({"task": "binary", "first_order": False}, of_dlrm),
-        ({"model": "deepfm"}, "from_baseline of model 'deepfm' needs data with the task 'binary'"),
+
+@pytest.mark.usefixtures("newer")
+def test_an_option_of_a_model_is_one_field(tmp_path):
+    assert run_options()["dropout"].help == "mf: Share of zeros (default: 0.5)."
+    file = read_config(written(tmp_path, "dropout = 0.25\nlayers = [2]"))
+    assert file.model_options == {"dropout": 0.25, "layers": (2,)}
+    assert "# mf: Widths (default: 8,4).\nlayers = [2]\n" in file.to_toml(comments=True)
+
+
+def test_models_that_share_an_option_agree_in_its_kind(monkeypatch):
+    shared = run_options()["mean"]
+    assert shared.help == "mf, ncf: Add the mean target to every score (default: yes)."
+    other = dataclass(frozen=True)(
+        type("Other", (), {"__annotations__": {"mean": "float"}, "mean": opt(0.5, "A mean.")})
     )
-    for told, message in others:
-        assert begins(**told) is False
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            begins(**told, from_baseline=True)
-    assert begins(preset="paper-cf") is begins("binary", preset="paper-ctr") is False
-    with pytest.raises(ValueError, match="from_baseline is no option of model 'ncf'"):
-        begins(model="ncf", from_baseline=True)
+    monkeypatch.setitem(model_options.MODEL_OPTIONS, "other", other)
+    with pytest.raises(TypeError, match="mean of other must be true or false, as of mf"):
+        run_options()
 
 
-def test_an_optimizer_without_weight_decay_goes_without():
-    config = RunConfig(base_dim=8, optimizer="adagrad").effective("rating", train_rows=100)
-    assert config.training_options().weight_decay == 0
-    with pytest.raises(ValueError, match="weight_decay must be 0 with optimizer 'adagrad'"):
-        replace(config, weight_decay=0.1).training_options()
-
-
-def test_only_data_with_unknown_values_that_no_training_row_has_is_learnt_with_dropout():
-    told = {"base_dim": 8}
-    for task in ("binary", "rating"):
-        assert RunConfig(**told).effective(task, ["user"], train_rows=9).unknown_dropout is True
-        for config, untrained in [
-            (RunConfig(**told), []),
-            (RunConfig(**told, preset="paper-ctr"), ["user"]),
-            (RunConfig(**told, unknown_dropout=False), ["user"]),
-        ]:
-            assert config.effective(task, untrained, train_rows=9).unknown_dropout is False
-    assert (
-        RunConfig(**told, preset="paper-cf", unknown_dropout=True).effective("rating").unknown_dropout
-        is True
-    )
-
-
-def test_the_temperature_is_left_to_be_solved_from_budget_and_base_dim():
-    def temperature(**told):
-        return RunConfig(preset="paper-cf", **told).effective("rating").temperature
-
-    assert temperature(budget="1M", base_dim=8) is None
-    assert temperature() is None  # plan() says what is missing
-    assert temperature(base_dim=8, temperature=0.0) == 0
-
-
-def test_patience_0_never_stops_early():
-    told = RunConfig(base_dim=8, preset="paper-cf")
-    assert replace(told, patience=0).effective("rating").training_options().patience is None
-    assert told.effective("rating").training_options().patience == 5
+# Files.
 
 
 @pytest.mark.parametrize("task", ["binary", "rating"])
-def test_an_effective_config_is_read_back_as_it_was(tmp_path, task):
-    told = {"binary": {"bottom": (8, 4), "top": ()}, "rating": {"biases": True, "slice_by": "user"}}
-    config = RunConfig(data="/a b/ü", budget="2^15", lr=1e-3, **told[task])
-    config = config.effective(task, train_rows=1_000)
-    again = read_config(written(tmp_path, config.to_toml()))
-    assert again == config
-    assert again.effective(task, train_rows=5) == config
+def test_a_resolved_config_is_read_back_as_it_was(tmp_path, task):
+    own = {"binary": {"bottom": (8, 4), "top": ()}, "rating": {"biases": True, "slice_by": "user"}}
+    config = RunConfig.of(data="/a b/ü", budget="2^15", lr=1e-3, **own[task])
+    config = config.resolved_for(task, train_rows=1_000)
+    for comments in (False, True):
+        again = read_config(written(tmp_path, config.to_toml(comments=comments)))
+        assert again == config
+        assert again.resolved_for(task, train_rows=5) == config
+
+
+@pytest.mark.parametrize("model", [None, "mf", "unheard-of"])
+def test_nothing_that_is_given_is_left_out_of_a_file_with_comments(tmp_path, model):
+    config = RunConfig.of(model=model, bottom=(8,), biases=False)
+    assert read_config(written(tmp_path, config.to_toml(comments=True))) == config
 
 
 def test_a_file_may_write_names_with_hyphens_and_a_budget_as_a_number(tmp_path):
@@ -144,15 +116,14 @@ def test_a_file_may_write_names_with_hyphens_and_a_budget_as_a_number(tmp_path):
     ("text", "message"),
     [
         ("learning_rate = 1", "there is no option 'learning_rate'; the options are data, model"),
+        ("model_options = 1", "there is no option 'model_options'"),
         ("[training]\nlr = 1", "there is no option 'training'"),
         ("lr = 'fast'", "lr must be a number, got 'fast'"),
         ("lr = true", "lr must be a number, got True"),
         ("epochs = 2.5", "epochs must be a whole number, got 2.5"),
-        ("epochs = true", "epochs must be a whole number, got True"),
         ("model = 3", "model must be text, got 3"),
         ("shuffle = 1", "shuffle must be true or false, got 1"),
-        ("unknown-dropout = 0.5", "unknown_dropout must be true or false, got 0.5"),
-        ("bottom = 8", "bottom must be a list of whole numbers, got 8"),
+        ("bands = 'deciles'", "bands must be a whole number or octaves, got 'deciles'"),
         ("bottom = [8, 'x']", "bottom must be a list of whole numbers, got"),
         ("lr = ", "is not TOML"),
         (b"model = '\xff'", "is not TOML"),
@@ -165,17 +136,71 @@ def test_a_bad_file_is_named_with_what_is_wrong_in_it(tmp_path, text, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
-        ({"model": "gbdt"}, "model must be one of dcn, deepfm, dlrm, mf, ncf, got 'gbdt'"),
-        ({"model": ""}, "model must be one of dcn, deepfm, dlrm, mf, ncf, got ''"),
-        ({"preset": ""}, "preset must be one of auto, paper-ctr, paper-cf, clicks, got ''"),
-        ({"preset": "nlp"}, "preset must be one of auto, paper-ctr, paper-cf, clicks, got 'nlp'"),
-        ({"model": "mf", "hidden": (8,)}, "hidden is no option of model 'mf'; it has mean, biases"),
-        ({"model": "dlrm", "biases": True}, "biases is no option of model 'dlrm'; it has bottom, top"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(told, message):
-    with pytest.raises(ValueError, match=message):
-        RunConfig(**told).effective("rating")
+# The key of a run.
+
+
+@pytest.mark.parametrize("name", [name for name in run_options() if name != "plan"])
+def test_the_key_depends_on_what_decides_the_result_and_on_nothing_else(name):
+    if name in {one.name for one in fields(RunConfig)}:
+        other = replace(CONFIG, **{name: "something else"})
+    else:
+        other = replace(CONFIG, model_options={**CONFIG.model_options, name: "something else"})
+    assert (other.key("f") == CONFIG.key("f")) == (name in ("data", "checkpoint_every", "tensorboard"))
+
+
+def test_the_key_depends_on_the_data_and_on_the_budget_that_could_not_be_met():
+    met = {CONFIG.key("f"), CONFIG.key("g")}
+    found = met | {CONFIG.key("f", model_budget=budget) for budget in (1, 2)}
+    assert len(found) == 4
+    assert {len(key) for key in found} == {32}
+
+
+def test_a_plan_counts_by_its_content_and_not_by_its_file(tmp_path):
+    plan = mixdim.plan({"item": 4}, counts={"item": [1, 2, 9, 9]}, bands=2, temperature=0.2, base_dim=4)
+    others = [
+        mixdim.plan({"item": 4}, temperature=0, base_dim=2),
+        replace(plan, named_orders=()),
+        plan.with_storage("item", mixdim.Hashed(2, buckets=1)),
+        plan.with_storage("item", mixdim.Hashed(2, buckets=2)),
+    ]
+    path, again = tmp_path / "plan.json", tmp_path / "again.json"
+    keys = []
+    for one in (plan, *others):
+        one.save(path)
+        again.write_text(json.dumps(json.loads(path.read_bytes())))
+        keys.append({replace(CONFIG, plan=str(file)).key("f") for file in (path, again)})
+        assert len(keys[-1]) == 1
+    assert len(set.union(*keys)) == len(keys)
+    again.write_text("{}")
+    with pytest.raises(ValueError, match=r"again\.json: not a plan"):
+        replace(CONFIG, plan=str(again)).key("f")
+
+
+def test_new_options_leave_the_keys_of_runs_that_do_as_before(newer):
+    def key(**own):
+        return replace(CONFIG, model_options={**CONFIG.model_options, **own}).key("f")
+
+    as_before = [{}, {"dropout": 0.0}, {"layers": (8, 4)}, {"dropout": 0.0, "layers": (8, 4)}]
+    assert {key(**own) for own in as_before} == {CONFIG.key("f")}
+    otherwise = [{"dropout": 0.5}, {"layers": (8,)}, {"layers": ()}, {"dropout": 0.5, "layers": (8,)}]
+    assert len({key(**own) for own in otherwise} | {CONFIG.key("f")}) == 5
+
+
+def test_an_option_that_is_given_up_leaves_the_keys_of_runs_without_it(monkeypatch):
+    before = CONFIG.key("f")
+    monkeypatch.delitem(MODEL_OPTIONS, "dcn")
+    monkeypatch.delitem(MODELS, "dcn")
+    assert "cross_rank" not in run_options()
+    assert CONFIG.key("f") == before
+
+
+@pytest.mark.usefixtures("newer")
+def test_records_from_before_an_option_are_compared_with_those_since():
+    old = finished(0.75, seed=0, temperature=0.0)
+    new = [finished(0.7, seed=seed, temperature=0.0, dropout=0.0, layers=None) for seed in (1, 2)]
+    other = finished(0.6, seed=0, temperature=0.0, dropout=0.5, layers=[8, 4])
+    assert [len(same) for same in replicates([old, *new, other])] == [3, 1]
+    assert len(chart_points([old, *new, other])) == 2
+    assert comparable(old.config) == {**comparable(new[0].config), "seed": 0}
+    mixed = finished(0.5, seed=1, dropout=0.0, layers=[8, 4])
+    assert "-0.2000" in sweep_table([old, *new, mixed])

@@ -1,13 +1,17 @@
-from dataclasses import asdict, fields, replace
+import tomllib
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 import torch
 from torch import nn
 
+from mixdim._util.options import opt, options_of
 from mixdim.models import MODELS, Model, register
 from mixdim.models.base import ANY_FEATURES
-from mixdim.runs.config import RunConfig, read_config
-from mixdim.runs.models import build_model, check_fits, facts_of, options_of
+from mixdim.runs.config import RunConfig, read_config, run_options
+from mixdim.runs.model_options import MODEL_OPTIONS
+from mixdim.runs.models import build_model, check_fits, facts_of
+from mixdim.runs.models import options_of as options_of_run
 from mixdim.runs.train import plan_of, train_run
 from small_runs import DATA
 from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
@@ -24,18 +28,28 @@ def test_every_model_is_tried():
 @pytest.mark.parametrize("name", MODELS)
 def test_the_options_of_a_model_are_options_of_a_run_and_go_through_its_file(name, tmp_path):
     model = MODELS[name]
-    assert {option.name for option in fields(model.Options)} <= {f.name for f in fields(RunConfig)}
-    config = RunConfig(model=name, base_dim=4, preset="paper-cf").effective("rating")
-    assert options_of(config) == model.Options()
+    assert vars(model.Options()).keys() <= run_options().keys()
+    config = RunConfig(model=name, base_dim=4, preset="paper-cf").resolved_for("rating")
+    assert options_of_run(config) == model.Options()
     assert config.bands == model.bands
-    few = RunConfig(model=name, base_dim=4).effective("rating", train_rows=10, num_ids=9)
+    few = RunConfig(model=name, base_dim=4).resolved_for("rating", train_rows=10, num_ids=9)
     chosen = asdict(model.auto(replace(facts_of(ratings()), train_rows=10, num_ids=9)))
     others = {"from_baseline"}  # only if the model contains that of the task
-    assert {n: v for n, v in asdict(options_of(few)).items() if n not in others} == {
+    assert {n: v for n, v in few.model_options.items() if n not in others} == {
         n: v for n, v in chosen.items() if n not in others
     }
     (tmp_path / "run.toml").write_text(few.to_toml())
-    assert options_of(read_config(tmp_path / "run.toml")) == options_of(few)
+    assert options_of_run(read_config(tmp_path / "run.toml")) == options_of_run(few)
+
+
+def test_the_options_that_are_read_from_files_are_those_of_the_models():
+    assert MODEL_OPTIONS.keys() == MODELS.keys()
+    for name, model in MODELS.items():
+        assert options_of(MODEL_OPTIONS[name]) == options_of(model.Options)
+        from_data = {n for n, option in options_of(model.Options).items() if option.from_data}
+        rows = [facts_of(ratings()), replace(facts_of(ratings()), train_rows=10**9, num_ids=1)]
+        chosen = [vars(model.auto(facts)).items() for facts in rows]
+        assert {n for some in chosen for n, _ in some - vars(model.Options()).items()} <= from_data
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -68,20 +82,26 @@ class Constant(Model):
         super().__init__()
         self.value = nn.Parameter(torch.tensor(value))
 
+    @dataclass(frozen=True)
+    class Options:
+        shift: float = opt(0.0, "Added to the mean.", panel="Model")
+
     @classmethod
     def build(cls, plan, facts, options, drawn, layer=None):
-        return cls(facts.constant)
+        return cls(facts.constant + options.shift)
 
     def forward(self, batch):
         return self.value.expand(len(batch.target))
 
 
-def test_a_new_model_is_one_class(tmp_path, monkeypatch):
+def test_a_new_model_is_one_class_with_its_options(tmp_path, monkeypatch):
     monkeypatch.setattr("mixdim.models.base.MODELS", MODELS.copy())
     register("constant", takes=ANY_FEATURES, bands=2)(Constant)
-    train_run(
-        RunConfig(data=str(ratings().path), model="constant", temperature=0.0, base_dim=2, epochs=1),
-        tmp_path / "run",
-    )
+    config = RunConfig(data=str(ratings().path), model="constant", temperature=0.0, base_dim=2, epochs=1)
+    for shift, config_of_shift in ((0.0, config), (2.0, RunConfig.of(shift=2).merged_with(config))):
+        trained = train_run(config_of_shift, tmp_path / f"run-{shift}")
+        assert trained.summary["shift"] == shift
+        written = tomllib.loads((tmp_path / f"run-{shift}" / "config.toml").read_text())
+        assert (written["model"], written["shift"]) == ("constant", shift)
     with pytest.raises(ValueError, match="must be one of dcn, deepfm, dlrm, mf, ncf, constant, got 'gb"):
-        RunConfig(model="gbdt").effective("rating")
+        RunConfig(model="gbdt").resolved_for("rating")

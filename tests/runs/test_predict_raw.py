@@ -44,7 +44,7 @@ def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("trained")
     prepare_table([write(place / "t.csv", "y,c,d", lines(0, 200))], place / "data", **GIVEN)
     small = {"model": "dlrm", "bottom": (4,), "top": (4,), **SMALL}
-    train_run(RunConfig(data=str(place / "data"), **small), place / "run")
+    train_run(RunConfig.of(data=str(place / "data"), **small), place / "run")
     return place
 
 
@@ -172,7 +172,7 @@ def test_criteo_files_without_labels_are_predicted(tmp_path, scratch):
     (tmp_path / "test").write_text("".join(f"{line}\n" for line in bare))
     prepare_criteo([tmp_path / "train"], tmp_path / "data")
     small = {"model": "dlrm", "bottom": (4,), "top": (4,), **SMALL}
-    train_run(RunConfig(data=str(tmp_path / "data"), **small), tmp_path / "run")
+    train_run(RunConfig.of(data=str(tmp_path / "data"), **small), tmp_path / "run")
     found = {}
     for name in ("train", "test"):
         predict_raw(tmp_path / "run", tmp_path / name, tmp_path / f"{name}.parquet")

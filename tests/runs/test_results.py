@@ -1,17 +1,19 @@
 """What this repository says it measured is what its records and findings say."""
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from commands import output
 from mixdim.lab.paper import captions, claims
 from mixdim.lab.paper.protocols import small
 from mixdim.lab.reproduce.targets import FIGURES
-from mixdim.runs.config import config_of
+from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.report.findings import read_findings
-from mixdim.runs.sweeps.keys import record_key
+from mixdim.runs.sweeps.recommend import train_command
 from mixdim.runs.sweeps.records import read_records, replicates
 from mixdim.runs.sweeps.table import comparison_table
 
@@ -44,10 +46,26 @@ def test_every_setting_was_run_with_all_seeds_and_none_failed(records):
 def test_the_same_settings_would_find_every_record_finished(records):
     for record in records:
         options = {name: value for name, value in record.config.items() if name != "model_budget"}
-        config = config_of(options)
+        config = RunConfig.of(**options)
         if config.plan is not None:
             config = replace(config, plan=str(REPOSITORY / config.plan))
-        assert record_key(config, record.summary["data_fingerprint"]) == record.key
+        assert config.key(record.summary["data_fingerprint"]) == record.key
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.jsonl")), ids=lambda path: path.name)
+def test_the_command_of_a_recorded_run_has_its_key(path, capsys, monkeypatch, tmp_path):
+    """The data is not here, but all that a command and its defaults say of a run decides its key."""
+    monkeypatch.chdir(REPOSITORY)
+    of_its_kind = {}
+    for record in read_records([path]):
+        config = record.config
+        of_its_kind.setdefault((config["model"], config.get("method"), config["plan"] is None), record)
+    for record in of_its_kind.values():
+        _, command, _, _, *words, _, _ = shlex.split(train_command(record))
+        toml = output(capsys, command, *words, "--print-config").out
+        (tmp_path / "run.toml").write_text(toml)
+        config = read_config(tmp_path / "run.toml")
+        assert config.key(record.summary["data_fingerprint"]) == record.key
 
 
 def test_findings_are_what_the_code_of_today_says_of_the_records(records):
@@ -75,7 +93,7 @@ def test_the_tables_of_methods_are_those_of_their_records():
         assert comparison_table(records) in path.with_suffix(".txt").read_text()
         for record in records:
             options = {name: value for name, value in record.config.items() if name != "model_budget"}
-            assert record_key(config_of(options), record.summary["data_fingerprint"]) == record.key
+            assert RunConfig.of(**options).key(record.summary["data_fingerprint"]) == record.key
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_the_summary_says_what_was_trained_at_what_cost_how_well(finished):
 )
 def test_the_summary_says_which_generator_made_the_data(generate, name, tmp_path):
     generate(tmp_path / "data", rows=100, scale=0.0005)
-    small = RunConfig(data=str(tmp_path / "data"), temperature=0, base_dim=2, bottom=(4,), top=(4,))
+    small = RunConfig.of(data=str(tmp_path / "data"), temperature=0, base_dim=2, bottom=(4,), top=(4,))
     assert train_run(small, tmp_path / "run").summary["generator"] == name
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mixdim._util.text import align
-from mixdim.cli.parsing import parse_bands
+from mixdim.cli.flags import option
 from mixdim.cli.progress import progress_bars
 from mixdim.planning.budget import format_bytes
 
@@ -61,7 +61,7 @@ def compress(
             out,
             budget=budget,
             bits=bits,
-            bands=parse_bands(bands) or 1,
+            bands=option("bands").parse(bands),
             by_loss=by_loss,
             data=data,
             overwrite=overwrite,

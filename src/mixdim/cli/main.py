@@ -20,8 +20,8 @@ from mixdim.cli import report as cli_report
 from mixdim.cli import serving as cli_serving
 from mixdim.cli import sweep as cli_sweep
 from mixdim.cli import train as cli_train
+from mixdim.cli.flags import flag, option
 from mixdim.cli.outcome import end_with, interruptible, warnings_as_lines
-from mixdim.cli.parsing import parse_bands
 from mixdim.planning.budget import parse_bytes
 from mixdim.planning.feature_file import FORMS, FeatureList, read_features
 from mixdim.planning.methods import plan_by_method
@@ -46,6 +46,8 @@ PLAN_EXAMPLES = """Examples:
 - `mixdim plan --plan-from ml-1m --method mixed --bits 8 --base-dim 8 --budget 64kB`
 - `mixdim plan --widths-from run --budget 2^15 --save plan.json`
 """
+ROUNDING = "Of widths: power_of_two, integer or fill."
+BITS = "Bits of a number when served: 8 or 4 quantize after training."
 
 
 def run(arguments: list[str]) -> int:
@@ -96,31 +98,22 @@ def plan(
         typer.Option(help="A trained run: widths from what its tables use, beside the power law."),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="0 is uniform, 1 is proportional to popularity.")
+        float | None,
+        flag("temperature", "0 gives every row one width, 1 widths in proportion to popularity."),
     ] = None,
-    base_dim: Annotated[int | None, typer.Option(help="Width of the most popular block.")] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Parameters (2M, 2^21), float32 bytes (64MB), or width:2, what uniform width 2 has."
-        ),
-    ] = None,
+    base_dim: Annotated[int | None, flag("base_dim")] = None,
+    budget: Annotated[str | None, flag("budget")] = None,
     bands: Annotated[
         str | None,
-        typer.Option(help="Bands of equal popularity per feature, or octaves of counts; needs counts."),
+        flag("bands", "Bands of equal popularity a feature, or octaves of counts; needs counts."),
     ] = None,
     ids_per_sample: Annotated[
         str | None, typer.Option(help="Mean ids per sample, of all features or tags=3.5,user=1.")
     ] = None,
-    rounding: Annotated[str, typer.Option(help="power_of_two, integer or fill.")] = "power_of_two",
-    min_dim: Annotated[int, typer.Option(help="1, or 0: the rarest blocks share one row.")] = 1,
-    method: Annotated[
-        str | None,
-        typer.Option(help="Instead of a temperature, with a budget in bytes: cut, octaves, robe, ..."),
-    ] = None,
-    bits: Annotated[
-        int, typer.Option(help="Bits of a number when served: 8 or 4 quantize after training.")
-    ] = 32,
+    rounding: Annotated[str, flag("rounding", ROUNDING)] = "power_of_two",
+    min_dim: Annotated[int, flag("min_dim")] = 1,
+    method: Annotated[str | None, flag("method")] = None,
+    bits: Annotated[int, flag("bits", BITS)] = 32,
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the widths: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -151,7 +144,7 @@ def plan(
             widths_from,
             budget=budget,
             temperature=temperature,
-            bands=parse_bands(bands),
+            bands=option("bands").parse(bands),
             rounding=rounding,  # type: ignore[arg-type]  # checked there
         )
         if not as_json:
@@ -179,7 +172,7 @@ def plan(
         base_dim=base_dim,
         budget=budget,
         counts=features.counts or None,
-        bands=parse_bands(bands) or 1,
+        bands=option("bands").parse(bands) or 1,
         ids_per_sample=_ids_per_sample(ids_per_sample) or features.ids_per_sample or None,
         rounding=rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
         min_dim=min_dim,

@@ -5,23 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from mixdim.planning.bands import OCTAVES
-
 Number = TypeVar("Number", int, float)
-
-
-def parse_bands(text: str | None) -> int | str | None:
-    """A number of bands, or "octaves".
-
-    >>> parse_bands("8"), parse_bands("octaves")
-    (8, 'octaves')
-    """
-    if text is None or text == OCTAVES:
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"--bands must be a number or {OCTAVES}, got {text!r}") from None
 
 
 def parse_list(text: str, name: str) -> list[str]:

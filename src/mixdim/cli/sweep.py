@@ -13,15 +13,16 @@ import typer
 
 from mixdim._util.arguments import unit_interval, whole_number
 from mixdim._util.text import align
+from mixdim.cli.flags import flag, option
 from mixdim.cli.live_table import live_table
 from mixdim.cli.outcome import stopped_by
-from mixdim.cli.parsing import parse_bands, parse_list, parse_numbers
+from mixdim.cli.parsing import parse_list, parse_numbers
 from mixdim.planning.budget import format_bytes, parse_budget
 from mixdim.planning.methods import METHODS, WIDTHS
 from mixdim.planning.sizing import nearest_rounding
+from mixdim.runs.config import RunConfig, read_config
 
 if TYPE_CHECKING:
-    from mixdim.runs.config import RunConfig
     from mixdim.runs.sweeps.comparison import Comparison
     from mixdim.runs.sweeps.recommend import Measured
     from mixdim.runs.sweeps.records import Record
@@ -43,6 +44,7 @@ RECOMMEND_EXAMPLES = """Examples:
 - `mixdim recommend --records mf.jsonl --records dlrm.jsonl --model mf --budget 2^17`
 """
 FILL = "fill"
+ROUNDING = f"Of widths: {FILL}, which spends what rounding leaves, integer or power_of_two."
 SET_BY_THE_SWEEP = ("temperature", "base_dim", "budget", "method", "plan", "seed")
 
 
@@ -58,9 +60,7 @@ def sweep(
     data: Annotated[
         str | None, typer.Option(help="A prepared folder; of several, seed i takes folder i in turn.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="dlrm (for clicks), mf or ncf (for ratings).")
-    ] = None,
+    model: Annotated[str | None, flag("model", panel="")] = None,
     temperatures: Annotated[str | None, typer.Option(help="0 is uniform; 0,0.2,0.4.")] = None,
     methods: Annotated[
         str | None, typer.Option(help=f"Instead of temperatures, any of {', '.join(METHODS)}.")
@@ -82,18 +82,9 @@ def sweep(
         typer.Option(help="Bits of a number when served, of 32,8,4: 8 and 4 quantize after training."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Replicates: seeds 0 to N-1.")] = 5,
-    bands: Annotated[
-        str | None, typer.Option(help="Bands a feature, or octaves; 1 for dlrm, 8 for mf and ncf.")
-    ] = None,
-    rounding: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Of widths: {FILL}, which spends what rounding leaves; integer, power_of_two."
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="auto, chosen from the data, or paper-ctr, paper-cf: the paper's.")
-    ] = None,
+    bands: Annotated[str | None, flag("bands", panel="")] = None,
+    rounding: Annotated[str | None, flag("rounding", ROUNDING, panel="")] = None,
+    preset: Annotated[str | None, flag("preset", panel="")] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of more options, as `mixdim train` takes.")
     ] = None,
@@ -111,18 +102,17 @@ def sweep(
     command. A run that fails is recorded, and the sweep goes on. Sweeps that are given the same records
     at the same time share the work.
     """
-    from mixdim.runs.config import RunConfig, config_of, read_config
     from mixdim.runs.sweeps.budgets import run_name
     from mixdim.runs.sweeps.comparison import run_comparison
     from mixdim.runs.sweeps.sweep import SweepStopped, run_sweep
     from mixdim.runs.sweeps.table import comparison_table, sweep_table
 
     more = RunConfig() if config is None else read_config(config)
-    for option in SET_BY_THE_SWEEP:
-        if getattr(more, option) is not None:
-            raise ValueError(f"{config}: a sweep sets {option} itself")
-    said = {"model": model, "bands": parse_bands(bands), "rounding": rounding, "preset": preset}
-    told = config_of(said).over(more)
+    for name in SET_BY_THE_SWEEP:
+        if getattr(more, name) is not None:
+            raise ValueError(f"{config}: a sweep sets {name} itself")
+    flags = {"model": model, "bands": option("bands").parse(bands), "rounding": rounding}
+    told = RunConfig.of(**flags, preset=preset).merged_with(more)
     if plot is not None:
         from mixdim.runs.figures.plots import check_picture, save_figure
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from mixdim._util.text import align
+from mixdim.cli.flags import flag, with_flags
 from mixdim.cli.outcome import FAILED, stopped_by
-from mixdim.cli.parsing import parse_bands
 from mixdim.cli.progress import progress_bars
-
-if TYPE_CHECKING:
-    from mixdim.runs.config import RunConfig
+from mixdim.runs.config import TRAINING, RunConfig, read_config
 
 # polars is an extra: each command imports what it needs when it runs.
 
@@ -26,6 +25,7 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --data ml-1m --model mf --temperature 0.3 --budget 2^15 --out run`
 - `mixdim train --data criteo --model dlrm --temperature 0.3 --budget 2M --out run`
 - `mixdim train --data criteo --model dlrm --temperature 0 --base-dim 16 --out uniform`
+- `mixdim train --data ml-1m --base-dim 16 --print-config > run.toml`
 - `mixdim train --config run.toml --seed 1 --out run-1`
 - `mixdim train --data criteo --base-dim 8 --budget 4MB --bands octaves --min-dim 0 --out run`
 - `mixdim train --data criteo --method cut --base-dim 4 --budget 4MB --out run`
@@ -36,7 +36,6 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --resume --out run`
 - `torchrun --nproc-per-node 2 -m mixdim train --distributed --data criteo --budget 64MB --out run`
 """
-ABOUT_MODEL, ABOUT_WIDTHS, ABOUT_TRAINING = "Model", "Widths", "Training (defaults: the preset)"
 
 Data = Annotated[Path, typer.Option(help="A prepared folder.")]
 Run = Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")]
@@ -44,153 +43,47 @@ Split = Annotated[str, typer.Option(help="train, validation or test.")]
 Weights = Annotated[str, typer.Option(help="best (of the validations) or last.")]
 
 
-def _option(panel: str, help_text: str, *names: str) -> Any:
-    return typer.Option(*names, help=help_text, rich_help_panel=panel)
-
-
+@with_flags
 def train(
-    out: Annotated[Path, typer.Option(help="Folder for the run; made if needed.")],
-    data: Annotated[Path | None, typer.Option(help="A prepared folder.")] = None,
+    given: Mapping[str, Any],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the run; made if needed. Required, but with --print-config."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of these options; flags go before it.")
     ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print the options of this run as TOML; train nothing."),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
-    model: Annotated[
-        str | None, _option(ABOUT_MODEL, "dlrm (for clicks), dcn, deepfm, mf (for ratings) or ncf.")
-    ] = None,
-    bottom: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths below: 64,32.")] = None,
-    top: Annotated[str | None, _option(ABOUT_MODEL, "DLRM: hidden widths above: 64,32.")] = None,
-    hidden: Annotated[str | None, _option(ABOUT_MODEL, "DCN, DeepFM, NCF: hidden widths.")] = None,
-    cross_layers: Annotated[int | None, _option(ABOUT_MODEL, "DCN: layers of the crosses.")] = None,
-    cross_rank: Annotated[
-        int | None, _option(ABOUT_MODEL, "DCN: rank of their matrices; 0 for whole matrices.")
-    ] = None,
-    biases: Annotated[
-        bool | None, _option(ABOUT_MODEL, "MF: a number for each user and item.", "--biases/--no-biases")
-    ] = None,
-    from_baseline: Annotated[
-        bool | None,
-        _option(
-            ABOUT_MODEL,
-            "Biases of MF, or first-order weights, begin as those of the baseline, not with 0.",
-            "--from-baseline/--no-from-baseline",
-        ),
-    ] = None,
-    mean: Annotated[
-        bool | None, _option(ABOUT_MODEL, "MF, NCF: start from the mean target.", "--mean/--no-mean")
-    ] = None,
-    first_order: Annotated[
-        bool | None,
-        _option(
-            ABOUT_MODEL,
-            "DLRM, DCN: also a weight for each id and number.",
-            "--first-order/--no-first-order",
-        ),
-    ] = None,
-    init: Annotated[str | None, _option(ABOUT_MODEL, "xavier, he_fan_in or he_fan_out.")] = None,
-    temperature: Annotated[
-        float | None, _option(ABOUT_WIDTHS, "0 is uniform; 0.3 if not given.")
-    ] = None,
-    base_dim: Annotated[int | None, _option(ABOUT_WIDTHS, "Width of the most popular block.")] = None,
-    budget: Annotated[
-        str | None, _option(ABOUT_WIDTHS, "Of the embeddings: 2000000, 2M, 2^21, 64MB, width:2.")
-    ] = None,
-    bands: Annotated[
-        str | None, _option(ABOUT_WIDTHS, "Bands a feature, or octaves; 8 for mf and ncf, else 1.")
-    ] = None,
-    rounding: Annotated[str | None, _option(ABOUT_WIDTHS, "power_of_two, integer or fill.")] = None,
-    min_dim: Annotated[
-        int | None, _option(ABOUT_WIDTHS, "1, or 0: the rarest blocks share one row.")
-    ] = None,
-    method: Annotated[
-        str | None, _option(ABOUT_WIDTHS, "Instead of a temperature: cut, octaves, robe, ...")
-    ] = None,
-    bits: Annotated[
-        int | None,
-        _option(ABOUT_WIDTHS, "Bits of a number when served: 8 or 4 quantize after training."),
-    ] = None,
-    plan: Annotated[Path | None, _option(ABOUT_WIDTHS, "A saved plan, instead of all these.")] = None,
-    preset: Annotated[
-        str | None,
-        _option(ABOUT_TRAINING, "auto, chosen from the data, or paper-ctr, paper-cf: the paper's."),
-    ] = None,
-    optimizer: Annotated[str | None, _option(ABOUT_TRAINING, "amsgrad, adam, adagrad or sgd.")] = None,
-    lr: Annotated[float | None, _option(ABOUT_TRAINING, "Learning rate.")] = None,
-    table_lr: Annotated[
-        float | None, _option(ABOUT_TRAINING, "Learning rate of the embeddings; --lr if not given.")
-    ] = None,
-    weight_decay: Annotated[
-        float | None, _option(ABOUT_TRAINING, "Decoupled, of rows as they are asked for; 0: none.")
-    ] = None,
-    batch_size: Annotated[int | None, _option(ABOUT_TRAINING, "Samples a step.")] = None,
-    epochs: Annotated[int | None, _option(ABOUT_TRAINING, "At most.")] = None,
-    patience: Annotated[
-        int | None, _option(ABOUT_TRAINING, "Evaluations without improvement; 0: never stop.")
-    ] = None,
-    evaluations_per_epoch: Annotated[
-        int | None, _option(ABOUT_TRAINING, "Looks at the validation split.")
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None, _option(ABOUT_TRAINING, "Steps; every 5 minutes if not given.")
-    ] = None,
-    shuffle: Annotated[
-        bool | None, _option(ABOUT_TRAINING, "The order of rows.", "--shuffle/--no-shuffle")
-    ] = None,
-    unknown_dropout: Annotated[
-        bool | None,
-        _option(
-            ABOUT_TRAINING,
-            "Ids become unknown with probability 1/(1 + count), to train that row.",
-            "--unknown-dropout/--no-unknown-dropout",
-        ),
-    ] = None,
+    *,
     tune: Annotated[
         bool,
-        _option(ABOUT_TRAINING, "First try 5 weight decays, and take the best in validation.", "--tune"),
+        typer.Option(
+            "--tune",
+            help="First try 5 weight decays, and take the best in validation.",
+            rich_help_panel=TRAINING,
+        ),
     ] = False,
-    seed: Annotated[int | None, _option(ABOUT_TRAINING, "Decides everything that is random.")] = None,
-    slice_by: Annotated[
-        str | None, _option(ABOUT_TRAINING, "Feature whose popularity cuts the metrics.")
-    ] = None,
-    distributed: Annotated[
-        bool,
-        _option(ABOUT_TRAINING, "On all processes that torchrun started.", "--distributed"),
-    ] = False,
-    tensorboard: Annotated[
-        bool | None,
-        _option(ABOUT_TRAINING, "Also write curves there.", "--tensorboard/--no-tensorboard"),
-    ] = None,
 ) -> None:
     """Train a model with mixed dimensions on a prepared data set.
 
     Give --budget or --base-dim, and --temperature; --temperature 0 --base-dim 16 is uniform width 16.
     """
-    given = {
-        "data": None if data is None else str(data),
-        "plan": None if plan is None else str(plan),
-        **{"model": model, "biases": biases, "mean": mean, "init": init, "first_order": first_order},
-        **{"from_baseline": from_baseline, "cross_layers": cross_layers, "cross_rank": cross_rank},
-        **{
-            name: _widths(text, name)
-            for name, text in (("bottom", bottom), ("top", top), ("hidden", hidden))
-        },
-        **{"temperature": temperature, "base_dim": base_dim, "budget": budget},
-        **{"bands": parse_bands(bands), "rounding": rounding, "min_dim": min_dim},
-        **{"method": method, "bits": bits},
-        **{"preset": preset, "optimizer": optimizer, "lr": lr, "table_lr": table_lr},
-        "weight_decay": weight_decay,
-        **{"batch_size": batch_size, "epochs": epochs, "patience": patience, "shuffle": shuffle},
-        **{"evaluations_per_epoch": evaluations_per_epoch, "checkpoint_every": checkpoint_every},
-        **{"seed": seed, "slice_by": slice_by, "tensorboard": tensorboard},
-        "unknown_dropout": unknown_dropout,
-        "distributed": distributed or None,
-    }
-    from mixdim.runs.config import RunConfig, config_of, read_config
     from mixdim.runs.train import train_run
     from mixdim.training import Stopped
 
-    options = config_of(given).over(RunConfig() if config is None else read_config(config))
+    options = RunConfig.of(**given).merged_with(RunConfig() if config is None else read_config(config))
+    if print_config:
+        if resume or tune:
+            raise ValueError("--print-config shows a new run: leave out --resume and --tune")
+        typer.echo(_complete(options).to_toml(comments=True), nl=False)
+        return
+    if out is None:
+        raise ValueError("Missing option '--out'.")
     if options.distributed:
         if tune or options.tensorboard:
             raise ValueError("--tune and --tensorboard are not there with --distributed")
@@ -215,6 +108,29 @@ def train(
         raise stopped_by(stopped.signal_name, line) from None
     typer.echo(_results(run.summary))
     typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(run.summary['data'])}")
+
+
+def _complete(options: RunConfig) -> RunConfig:
+    """What would be run, having checked it; without data, what no data decides."""
+    from mixdim.data import Dataset
+    from mixdim.runs.distributed import resolved_for_ranks
+    from mixdim.runs.models import check_fits
+    from mixdim.runs.resolution import without_data
+    from mixdim.runs.train import plan_of
+    from mixdim.training.evaluation import feature_to_slice_by
+
+    if options.data is None:
+        return without_data(options)
+    if options.distributed:
+        found, dataset = resolved_for_ranks(options)
+    else:
+        dataset = Dataset(options.data)
+        found = options.resolved(dataset)
+        check_fits(found, dataset)
+        feature_to_slice_by(dataset, found.slice_by)
+    found.training_options()
+    plan_of(found, dataset)
+    return found
 
 
 def _train_distributed(options: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> None:
@@ -247,9 +163,7 @@ def evaluate(
     data: Data,
     split: Split = "test",
     weights: Weights = "best",
-    slice_by: Annotated[
-        str | None, typer.Option(help="Feature whose popularity cuts the metrics.")
-    ] = None,
+    slice_by: Annotated[str | None, flag("slice_by", panel="")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure a trained model on a split of a data set."""
@@ -280,15 +194,6 @@ def _tuned(
     except SweepStopped as stopped:
         raise stopped_by(stopped.signal_name, f"{stopped}; the same command goes on") from None
     return found.config, found.tried
-
-
-def _widths(text: str | None, name: str) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(width) for width in text.split(",") if width.strip()]
-    except ValueError:
-        raise ValueError(f"--{name} must be widths such as 512,256, got {text!r}") from None
 
 
 def _results(summary: dict[str, Any]) -> str:

@@ -28,7 +28,6 @@ from mixdim.runs.figures.frontier import frontier_figure
 from mixdim.runs.figures.plots import save_figure, widths_figure
 from mixdim.runs.report.findings import Finding
 from mixdim.runs.report.page import write_report
-from mixdim.runs.sweeps.keys import record_key
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines, train_and_measure
 from mixdim.runs.sweeps.objective import best_possible, common_task, objective_of
 from mixdim.runs.sweeps.records import Record, append_record
@@ -220,9 +219,9 @@ def _run(
         if stage == "training":
             show(name, done, total, note)
 
-    effective = config.effective_for(dataset)
-    key = record_key(effective, dataset.fingerprint)
-    asked = SolvedRun(effective, key, known_baselines=baselines)
+    resolved = config.resolved(dataset)
+    key = resolved.key(dataset.fingerprint)
+    asked = SolvedRun(resolved, key, known_baselines=baselines)
     try:
         record = train_and_measure(asked, folder, overwrite=True, progress=show_training)
     except Stopped as stopped:
@@ -256,7 +255,7 @@ def _glance(folder: Path) -> str:
 def _plans_table(configs: Sequence[RunConfig], dataset: Dataset) -> str:
     lines = [["budget", "temperature", "base_dim", "widths", "parameters"]]
     for config in configs:
-        answer = plan_of(config.effective_for(dataset), dataset)
+        answer = plan_of(config.resolved(dataset), dataset)
         widths = [block.dim for block in answer.blocks]
         lines.append([
             f"{int(config.budget or 0):,}",

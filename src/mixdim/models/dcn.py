@@ -70,14 +70,22 @@ class DCN(FeatureModel):
     class Options:
         """What `mixdim train --model dcn` can be told."""
 
-        cross_layers: int = opt(3, "Layers of the cross network.", panel=PANEL)
-        cross_rank: int = opt(64, "Rank of its matrices; 0 for whole matrices.", panel=PANEL)
-        hidden: tuple[int, ...] = opt((512, 256), "Hidden widths of the MLP.", panel=PANEL)
+        cross_layers: int = opt(3, "Layers of the cross network.", panel=PANEL, from_data=True)
+        cross_rank: int = opt(
+            64, "Rank of its matrices; 0 for whole matrices.", panel=PANEL, from_data=True
+        )
+        hidden: tuple[int, ...] = opt(
+            (512, 256), "Hidden widths of the MLP.", panel=PANEL, from_data=True
+        )
         first_order: bool = opt(
-            False, "Add a weight for each id and each number.", panel=PANEL, absent=False
+            False, "Add a weight for each id and each number.", panel=PANEL, from_data=True, absent=False
         )
         from_baseline: bool = opt(
-            False, "Begin as the baseline that the model contains.", panel=PANEL, absent=False
+            False,
+            "Begin as the baseline that the model contains.",
+            panel=PANEL,
+            from_data=True,
+            absent=False,
         )
 
     @classmethod

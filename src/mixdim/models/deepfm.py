@@ -64,9 +64,15 @@ class DeepFM(FeatureModel):
     class Options:
         """What `mixdim train --model deepfm` can be told."""
 
-        hidden: tuple[int, ...] = opt((400, 400, 400), "Hidden widths of the MLP.", panel=PANEL)
+        hidden: tuple[int, ...] = opt(
+            (400, 400, 400), "Hidden widths of the MLP.", panel=PANEL, from_data=True
+        )
         from_baseline: bool = opt(
-            False, "Begin as the baseline that the model contains.", panel=PANEL, absent=False
+            False,
+            "Begin as the baseline that the model contains.",
+            panel=PANEL,
+            from_data=True,
+            absent=False,
         )
 
     @classmethod

@@ -71,14 +71,20 @@ class DLRM(FeatureModel):
         """What `mixdim train --model dlrm` can be told."""
 
         bottom: tuple[int, ...] = opt(
-            (512, 256, 64), "Hidden widths of the MLP of numbers.", panel=PANEL
+            (512, 256, 64), "Hidden widths of the MLP of numbers.", panel=PANEL, from_data=True
         )
-        top: tuple[int, ...] = opt((512, 256), "Hidden widths of the MLP above.", panel=PANEL)
+        top: tuple[int, ...] = opt(
+            (512, 256), "Hidden widths of the MLP above.", panel=PANEL, from_data=True
+        )
         first_order: bool = opt(
-            False, "Add a weight for each id and each number.", panel=PANEL, absent=False
+            False, "Add a weight for each id and each number.", panel=PANEL, from_data=True, absent=False
         )
         from_baseline: bool = opt(
-            False, "Begin as the baseline that the model contains.", panel=PANEL, absent=False
+            False,
+            "Begin as the baseline that the model contains.",
+            panel=PANEL,
+            from_data=True,
+            absent=False,
         )
 
     @classmethod

@@ -57,7 +57,11 @@ class MatrixFactorization(PairModel):
         mean: bool = opt(True, "Add the mean target to every score.", panel=PANEL)
         biases: bool = opt(True, "Add a number for each user and item.", panel=PANEL)
         from_baseline: bool = opt(
-            False, "Begin as the baseline that the model contains.", panel=PANEL, absent=False
+            False,
+            "Begin as the baseline that the model contains.",
+            panel=PANEL,
+            from_data=True,
+            absent=False,
         )
 
     @classmethod

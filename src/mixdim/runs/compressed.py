@@ -94,9 +94,10 @@ def compress_run(
     made_by = {"rule": "compressed", "was": dict(run.plan.made_by)}
     features = tuple(choice.plan.features[0] for _, choice in chosen)
     plan = Plan(run.plan.base_dim, made_by, features)
+    not_asked: dict[str, Any] = dict.fromkeys(NOT_ASKED)
     config = replace(
         run.config,
-        **dict.fromkeys(NOT_ASKED),
+        **not_asked,
         plan=str((out / PLAN).resolve()),
         data=str(dataset.path.resolve()),
     )
@@ -249,6 +250,7 @@ def _summary(
     return {
         **old,
         **said,
+        "plan": config.plan,
         "made_by": dict(plan.made_by),
         "base_dim": plan.base_dim,
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),

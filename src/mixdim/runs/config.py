@@ -1,100 +1,179 @@
-"""What a training run was told: options from flags, a TOML file and presets. Trains nothing."""
+"""The options of a training run: each is declared here once, as a field. Trains nothing.
+
+A field makes a flag of `mixdim train`, a key of TOML files and records, a part of the run's key and a
+line of docs/options.md. The options of models are in model_options.py, and what a run does where its
+config says nothing in resolution.py.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
-import tomli_w
-
-from mixdim.models import Facts, model_named
-from mixdim.planning.bands import OCTAVES
-from mixdim.planning.methods import method_named
-from mixdim.runs.models import OPTIONS_OF_MODELS, option_names, options_of
-from mixdim.storages.rows import check_bits
-from mixdim.tasks import TASKS, task_of
-from mixdim.training.auto import auto_options
-from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
+from mixdim._util.lazy import import_later
+from mixdim._util.options import Option, opt, options_of
+from mixdim.planning.plan import Plan
+from mixdim.runs.model_options import MODEL_OPTIONS, declarations, model_options
 
 if TYPE_CHECKING:
-    from mixdim.data import Dataset
+    import tomli_w
 
-TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
-# What the preset "auto" chooses from the data.
-CHOSEN_FROM_DATA = frozenset({
-    *("lr", "table_lr", "batch_size", "epochs", "patience", "evaluations_per_epoch", "weight_decay"),
-    *("unknown_dropout", "bottom", "top", "hidden", "cross_layers", "cross_rank"),
-    *("first_order", "from_baseline"),
-})  # fmt: skip
+    from mixdim.data import Dataset
+    from mixdim.runs import resolution
+    from mixdim.training.options import TrainingOptions
+
+import_later(globals(), tomli_w="tomli_w", resolution="mixdim.runs.resolution")  # the latter has torch
+
+MODEL, WIDTHS, TRAINING = "Model", "Widths", "Training (defaults: the preset)"
+OF_MODEL = "model_options"
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The options of `mixdim train`; None is what was not said.
+    """The options of `mixdim train`; None is what was not given. `of` takes those of models by name too.
 
-    `effective` fills in everything that was not said; what it returns is saved with the run.
+    >>> config = RunConfig.of(model="dlrm", base_dim=16, bottom=[64, 32])
+    >>> config.given()
+    {'model': 'dlrm', 'bottom': (64, 32), 'base_dim': 16}
+    >>> config.merged_with(RunConfig(base_dim=8, lr=0.1)).base_dim
+    16
     """
 
-    data: str | None = None
-    model: str | None = None
-    temperature: float | None = None
-    base_dim: int | None = None
-    budget: str | None = None
-    bands: int | str | None = None  # or "octaves"
-    rounding: str | None = None
-    min_dim: int | None = None
-    method: str | None = None  # with a budget in bytes, in the place of all of these but base_dim
-    bits: int | None = None  # of a number when served: 32, 8 or 4. It makes the plan; then ask that
-    plan: str | None = None  # a file, in the place of all of these
-    preset: str | None = None
-    optimizer: str | None = None
-    lr: float | None = None
-    batch_size: int | None = None
-    epochs: int | None = None
-    patience: int | None = None  # 0 never stops early
-    evaluations_per_epoch: int | None = None
-    checkpoint_every: int | None = None
-    shuffle: bool | None = None
-    seed: int | None = None
-    slice_by: str | None = None
-    init: str | None = None
-    bottom: tuple[int, ...] | None = None  # hidden widths of DLRM's two MLPs, and of others' one
-    top: tuple[int, ...] | None = None
-    hidden: tuple[int, ...] | None = None
-    cross_layers: int | None = None  # DCN: of the cross network, and the rank of its matrices
-    cross_rank: int | None = None
-    first_order: bool | None = None  # DLRM, DCN: a weight for each id and number beside it
-    mean: bool | None = None  # MF and NCF: whether the mean target is added to every score
-    biases: bool | None = None  # MF: a number for each user and item
-    from_baseline: bool | None = None  # biases or first-order weights begin as its
-    tensorboard: bool | None = None
-    table_lr: float | None = None  # of embeddings; not said, it is lr
-    weight_decay: float | None = None
-    unknown_dropout: bool | None = None  # whether ids of training rows become unknown by chance
-    distributed: bool | None = None  # many processes, started by torchrun
+    data: str | None = opt(help="A prepared folder.", metavar="<path>", decides=False)
+    model: str | None = opt(
+        help=f"One of {', '.join(MODEL_OPTIONS)}; if not given, dlrm for clicks and mf for ratings.",
+        panel=MODEL,
+    )
+    model_options: Mapping[str, Any] = field(default_factory=dict)  # those of the model's own
+    init: str | None = opt(
+        help="How weights are drawn: xavier, he_fan_in or he_fan_out; xavier if not given.", panel=MODEL
+    )
+    temperature: float | None = opt(
+        help="0 gives every row one width, 1 widths in proportion to popularity; 0.3 if only one of "
+        "--base-dim and --budget is given.",
+        panel=WIDTHS,
+    )
+    base_dim: int | None = opt(help="Width of the most popular block.", panel=WIDTHS)
+    budget: str | None = opt(
+        help="Of the embeddings: parameters (2000000, 2M, 2^21), float32 bytes (64MB), or width:2, what "
+        "uniform width 2 has.",
+        panel=WIDTHS,
+    )
+    bands: int | Literal["octaves"] | None = opt(
+        help="Bands of equal popularity a feature, or octaves of counts; the model's own number if not "
+        "given.",
+        panel=WIDTHS,
+    )
+    rounding: str | None = opt(
+        help="Of widths: power_of_two, integer or fill; power_of_two if not given.", panel=WIDTHS
+    )
+    min_dim: int | None = opt(help="1, or 0: the rarest blocks share one row.", panel=WIDTHS, absent=1)
+    method: str | None = opt(
+        help="Instead of a temperature, with a budget in bytes: cut, octaves, robe, ...", panel=WIDTHS
+    )
+    bits: int | None = opt(
+        help="Bits of a number when served: 8 or 4 quantize after training; 32 if not given.",
+        panel=WIDTHS,
+        absent=32,
+    )
+    plan: str | None = opt(help="A saved plan, instead of all these.", panel=WIDTHS, metavar="<path>")
+    preset: str | None = opt(
+        help="auto, chosen from the data, or paper-ctr, paper-cf: the paper's; auto if not given.",
+        panel=TRAINING,
+    )
+    optimizer: str | None = opt(help="amsgrad, adam, adagrad or sgd.", panel=TRAINING)
+    lr: float | None = opt(help="Learning rate.", panel=TRAINING, from_data=True)
+    table_lr: float | None = opt(
+        help="Learning rate of the embeddings, projections included; --lr if that is given.",
+        panel=TRAINING,
+        from_data=True,
+    )
+    weight_decay: float | None = opt(
+        help="Decoupled weight decay, applied to the rows of the batch; 0 disables it.",
+        panel=TRAINING,
+        absent=0.0,
+        from_data=True,
+    )
+    batch_size: int | None = opt(help="Samples a step.", panel=TRAINING, from_data=True)
+    epochs: int | None = opt(help="Most passes over the training rows.", panel=TRAINING, from_data=True)
+    patience: int | None = opt(
+        help="Evaluations without improvement before training stops; 0 never stops early.",
+        panel=TRAINING,
+        from_data=True,
+    )
+    evaluations_per_epoch: int | None = opt(
+        help="How often the validation split is measured.", panel=TRAINING, from_data=True
+    )
+    checkpoint_every: int | None = opt(
+        help="Steps between checkpoints; every 5 minutes if not given.", panel=TRAINING, decides=False
+    )
+    shuffle: bool | None = opt(help="Shuffle rows every epoch.", panel=TRAINING)
+    unknown_dropout: bool | None = opt(
+        help="Ids become unknown with probability 1/(1 + count), to train that row.",
+        panel=TRAINING,
+        absent=False,
+        from_data=True,
+    )
+    seed: int | None = opt(help="Decides everything that is random; 0 if not given.", panel=TRAINING)
+    slice_by: str | None = opt(
+        help="Feature whose popularity cuts the metrics into thirds; if not given, item or the one with "
+        "most rows.",
+        panel=TRAINING,
+    )
+    distributed: bool | None = opt(
+        help="Train on all processes that torchrun started.", panel=TRAINING, flags=("--distributed",)
+    )
+    tensorboard: bool | None = opt(
+        help="Also write curves to the run's folder tensorboard.", panel=TRAINING, decides=False
+    )
 
-    def over(self, other: RunConfig) -> RunConfig:
-        """What this config says and, where it says nothing, what the other does."""
-        return replace(other, **self.said())
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in self.model_options.items() if value is not None}
+        object.__setattr__(self, OF_MODEL, given)
 
-    def said(self) -> dict[str, Any]:
-        """The options that are not None."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+    def __hash__(self) -> int:
+        return hash(frozenset(self.given().items()))
 
-    def effective_for(self, dataset: Dataset) -> RunConfig:
-        """Fill in what was not said, for a data set."""
-        start, stop = dataset.splits["train"]
-        num_ids = sum(map(len, dataset.counts.values()))
-        train_rows = max(1, stop - start)
-        return self.effective(
-            dataset.task, dataset.untrained_unknown, train_rows=train_rows, num_ids=num_ids
-        )
+    @classmethod
+    def of(cls, **options: Any) -> RunConfig:
+        """A config of options by name, those of models too; names and kinds are checked."""
+        known, values = run_options(), {}
+        for name, value in options.items():
+            if name not in known:
+                raise ValueError(f"there is no option {name!r}; the options are {', '.join(known)}")
+            if name == "budget" and type(value) is int:
+                value = str(value)
+            values[name] = None if value is None else known[name].check(value)
+        own = {name: values.pop(name) for name in model_options() if name in values}
+        return cls(**values, model_options=own)
 
-    def effective(
+    def given(self) -> dict[str, Any]:
+        """The options that are not None, by name, those of the model too."""
+        return {name: value for name, value in self.to_dict().items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All options of runs and those that are given of models, by name: as records hold them."""
+        found: dict[str, Any] = {}
+        for name in (one.name for one in fields(self)):
+            found |= self.model_options if name == OF_MODEL else {name: getattr(self, name)}
+        return found
+
+    def merged_with(self, other: RunConfig) -> RunConfig:
+        """What this config gives and, where it gives nothing, what the other does."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != OF_MODEL}
+        given = {name: value for name, value in own.items() if value is not None}
+        return replace(other, **given, model_options={**other.model_options, **self.model_options})
+
+    def resolved(self, dataset: Dataset) -> RunConfig:
+        """Fill in what is not given, for a data set; paths are absolute then."""
+        return resolution.resolved_on(self, dataset)
+
+    def resolved_for(
         self,
         task: str,
         untrained_unknown: Collection[str] = (),
@@ -102,101 +181,64 @@ class RunConfig:
         train_rows: int | None = None,
         num_ids: int = 0,
     ) -> RunConfig:
-        """Fill in what was not said: the preset, and the paper's settings.
-
-        The preset "auto" chooses from the numbers of `train_rows` and ids, and from `untrained_unknown`,
-        the features of the data whose row for unknown values no training row asks for.
-        """
-        model_name = task_of(task).default_model if self.model is None else self.model
-        model = model_named(model_name)
-        widths: dict[str, Any] = {"bands": model.bands, "rounding": "power_of_two", "min_dim": 1}
-        temperature = self.temperature
-        if self.plan is not None or self.method is not None:
-            self._refuse_widths()
-            widths = {}
-        elif temperature is None and (self.base_dim is None) != (self.budget is None):
-            temperature = TEMPERATURE
-        known = option_names(model)
-        for option in sorted((OPTIONS_OF_MODELS - {*known}) & self.said().keys()):
-            has = ", ".join(known)
-            raise ValueError(f"{option} is no option of model {model_name!r}; it has {has}")
-        if self.bits is not None:
-            check_bits(self.bits)
-        name = check_preset(AUTO if self.preset is None else self.preset)
-        own = dict(vars(model.Options()))
-        if name != AUTO:
-            training = preset(name)
-        elif train_rows is None:
-            raise ValueError("preset auto chooses from the data: say how many train_rows it has")
-        else:
-            optimizer = self.optimizer or "amsgrad"
-            training = auto_options(
-                task,
-                train_rows,
-                untrained_unknown=untrained_unknown,
-                optimizer=optimizer,
-                lr=self.lr,
-            )
-            own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
-            if self.method is not None and "first_order" in own:
-                own |= {"first_order": False}  # methods are compared by the bytes of embeddings alone
-        defaults = RunConfig(
-            model=model_name,
-            temperature=temperature,
-            preset=name,
-            optimizer=training.optimizer,
-            lr=training.lr,
-            table_lr=training.table_lr,
-            batch_size=training.batch_size,
-            epochs=training.epochs,
-            patience=training.patience or 0,
-            evaluations_per_epoch=training.evaluations_per_epoch,
-            shuffle=training.shuffle,
-            seed=training.seed,
-            init="xavier",
-            tensorboard=False,
-            weight_decay=training.weight_decay,
-            unknown_dropout=training.unknown_dropout,
-            bits=None if self.plan is not None else 32,  # a plan has its own
-            **widths,
-            **own,
+        """Fill in what is not given, for data of a task and size: see `resolution.resolved_for`."""
+        return resolution.resolved_for(
+            self, task, untrained_unknown, train_rows=train_rows, num_ids=num_ids
         )
-        found = replace(self.over(defaults), preset=name)
-        if not found.from_baseline or model.contains(task_of(task).baseline, options_of(found)):
-            return found
-        if self.from_baseline:
-            tasks = [repr(one.name) for one in TASKS.values() if one.baseline == model.baseline]
-            needs = [*model.baseline_needs, f"data with the task {' or '.join(tasks)}"]
-            raise ValueError(f"from_baseline of model {model_name!r} needs {' and '.join(needs)}")
-        return replace(found, from_baseline=False)
-
-    def _refuse_widths(self) -> None:
-        """Refuse options that a plan or a method decides."""
-        decided = ["temperature", "bands", "rounding", "min_dim"]
-        by, why = "method", "a method chooses its widths"
-        if self.plan is not None:
-            by, why = "plan", "a plan has its widths"
-            decided += ["base_dim", "budget", "method"]
-        for option in decided:
-            if getattr(self, option) is not None:
-                raise ValueError(f"give {by} or {option}, not both: {why}")
-        if self.plan is not None or self.method is None:
-            return
-        if self.budget is None:
-            raise ValueError("a method needs a budget in bytes, such as 4MB")
-        method_named(self.method)
 
     def training_options(self) -> TrainingOptions:
-        """The part of an effective config that `mixdim.fit` takes."""
-        names = {field.name for field in fields(TrainingOptions)} - {"patience"}
-        return TrainingOptions(
-            **{name: getattr(self, name) for name in names}, patience=self.patience or None
-        )
+        """The part of a resolved config that `mixdim.fit` takes."""
+        return resolution.training_options(self)
 
-    def to_toml(self) -> str:
-        """Write what was said as TOML."""
-        said = self.said()
-        return tomli_w.dumps({k: list(v) if isinstance(v, tuple) else v for k, v in said.items()})
+    def key(self, fingerprint: str, *, model_budget: int | None = None) -> str:
+        """Name the run by what decides its result: a resolved config and the fingerprint of the data.
+
+        Options count that differ from what runs did before there were such options, so a new option
+        changes no key of runs that do not use it. Of a plan's file its content counts. `model_budget` is
+        for a budget that no base_dim meets, so that the config has none.
+
+        >>> config = RunConfig(data="here", model="mf", preset="paper-cf", base_dim=8)
+        >>> config = config.resolved_for("rating")
+        >>> config.key("f00d") == replace(config, data="there").key("f00d")
+        True
+        >>> config.key("f00d") == replace(config, seed=1).key("f00d")
+        False
+        """
+        known = run_options()
+        options = comparable(self.to_dict())
+        decisive = {name: value for name, value in options.items() if known[name].decides}
+        if self.plan is not None:
+            decisive["plan"] = _digest(Plan.load(Path(self.plan)).to_json())
+        if model_budget is not None:
+            decisive["model_budget"] = model_budget
+        return _digest(canonical({"config": decisive, "data": fingerprint}))
+
+    def to_toml(self, *, comments: bool = False) -> str:
+        """Write what is given as TOML; with `comments` all options of its model, with their help."""
+        if not comments:
+            return "".join(f"{_toml(name, value)}\n" for name, value in self.given().items())
+        lines = ["# Options of `mixdim train --config FILE`; those in comments are not given.", ""]
+        panel, values = None, self.to_dict()
+        model = self.model if self.model in declarations() else None
+        if not self.model_options.keys() <= model_options(model).keys():
+            model = None  # such a config is refused once it is resolved
+        for name, option in run_options(model).items():
+            if option.panel not in ("", panel):
+                panel = option.panel
+                lines += [f"# {panel}", ""]
+            lines.append(f"# {option.help}")
+            value = values.get(name)
+            lines += [f"# {name} =" if value is None else _toml(name, value), ""]
+        return "\n".join(lines)
+
+
+def run_options(model: str | None = None) -> dict[str, Option]:
+    """The options of runs of a model, or of all, by name and in the order of `--help`."""
+    found: dict[str, Option] = {}
+    declared = options_of(RunConfig)
+    for one in fields(RunConfig):
+        found |= model_options(model) if one.name == OF_MODEL else {one.name: declared[one.name]}
+    return found
 
 
 def read_config(path: Path) -> RunConfig:
@@ -206,39 +248,36 @@ def read_config(path: Path) -> RunConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
     try:
-        return config_of({name.replace("-", "_"): value for name, value in entries.items()})
-    except (TypeError, ValueError) as error:
+        return RunConfig.of(**{name.replace("-", "_"): value for name, value in entries.items()})
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def config_of(entries: Mapping[str, Any]) -> RunConfig:
-    """Check names and kinds of options."""
-    kinds = get_type_hints(RunConfig)
-    known = ", ".join(kinds)
-    values = {}
-    for name, value in entries.items():
-        if name not in kinds:
-            raise ValueError(f"there is no option {name!r}; the options are {known}")
-        values[name] = None if value is None else _as_kind(name, value, kinds[name])
-    return RunConfig(**values)
+def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a recorded config that say something: those that are not as if they were absent.
+
+    A record from before an option was added has no value of it; a run of a model that does not have the
+    option has none either. Both did the same as a run that has the value from before.
+    """
+    known = run_options()
+    absent = {name: option.absent for name, option in known.items()}
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None and canonical(value) != canonical(absent.get(name))
+    }
 
 
-def _as_kind(name: str, value: Any, kind: UnionType) -> Any:
-    wanted = next(option for option in get_args(kind) if option is not type(None))
-    if wanted is float and type(value) is int:
-        return float(value)
-    if name == "budget" and type(value) is int:
-        return str(value)
-    if name == "bands" and value == OCTAVES:
-        return value
-    if wanted in (str, int, float, bool):
-        if type(value) is not wanted:
-            raise TypeError(f"{name} must be {_in_words(wanted)}, got {value!r}")
-        return value
-    if not isinstance(value, list | tuple) or not all(type(width) is int for width in value):
-        raise TypeError(f"{name} must be a list of whole numbers, got {value!r}")
-    return tuple(value)
+def canonical(value: Any) -> str:
+    """A value as JSON that is the same for equal values, whatever the order of their keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _in_words(kind: type) -> str:
-    return {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+def _toml(name: str, value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{name} = {list(value)}"  # in one line
+    return tomli_w.dumps({name: value}).rstrip("\n")
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +62,10 @@ def train_distributed(
         if not saved.distributed:
             raise ValueError(f"{out} was started without --distributed: resume it without")
         config = continued(config, saved, out)
-    leaves_out = config.first_order is None
-    config, dataset = _effective(config, out, resume=resume)
+    leaves_out = "first_order" not in config.model_options
+    if config.data is None:
+        raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
+    config, dataset = resolved_for_ranks(config)
     options, plan = config.training_options(), plan_of(config, dataset)
     plan.check_trained()
     # Refuses storages that TorchRec does not have, before there is a folder.
@@ -122,14 +123,13 @@ def _lines_about_ranks(config: RunConfig, plan: Plan, world: int, *, leaves_out:
     return lines
 
 
-def _effective(config: RunConfig, out: Path, *, resume: bool) -> tuple[RunConfig, Dataset]:
-    """Fill in what was not said, and refuse what there is not on many processes."""
-    if config.data is None:
-        raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
+def resolved_for_ranks(config: RunConfig) -> tuple[RunConfig, Dataset]:
+    """Fill in what is not given, and refuse what there is not on many processes."""
+    assert config.data is not None
     dataset = Dataset(config.data)
     if config.model not in (None, "dlrm") or (config.model is None and dataset.task != "binary"):
         raise ValueError("--distributed trains --model dlrm only")
-    if config.first_order:
+    if config.model_options.get("first_order"):
         raise ValueError("--first-order is not there with --distributed: leave it out")
     if config.bits not in (None, 32) or config.method is not None:
         raise ValueError("--bits and --method are not there with --distributed: leave them out")
@@ -139,10 +139,8 @@ def _effective(config: RunConfig, out: Path, *, resume: bool) -> tuple[RunConfig
             f"optimizer must be one of {', '.join(OPTIMIZERS)} with --distributed, as TorchRec has no "
             f"other for tables on a CPU, got {optimizer!r}"
         )
-    told = replace(config, model="dlrm", first_order=False, optimizer=optimizer, distributed=True)
-    full = replace(told.effective_for(dataset), data=str(dataset.path.resolve()))
-    if full.plan is not None:
-        full = replace(full, plan=str(Path(full.plan).resolve()))
+    of_ranks = RunConfig.of(model="dlrm", first_order=False, optimizer=optimizer, distributed=True)
+    full = of_ranks.merged_with(config).resolved(dataset)
     check_fits(full, dataset)
     feature_to_slice_by(dataset, full.slice_by)
     task_of(dataset.task)

@@ -10,8 +10,9 @@ import torch
 from mixdim.data import Dataset
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
-from mixdim.runs.config import TEMPERATURE, RunConfig
+from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model
+from mixdim.runs.resolution import TEMPERATURE
 from mixdim.training.memory import MemoryForecast, forecast_memory
 from mixdim.training.optimizers import OPTIMIZERS
 

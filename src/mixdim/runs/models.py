@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,25 +27,16 @@ def facts_of(dataset: Dataset) -> Facts:
     )
 
 
-def option_names(model: type[Model]) -> list[str]:
-    """The names of a model's own options."""
-    return [option.name for option in fields(model.Options)]
-
-
-OPTIONS_OF_MODELS = {name for model in MODELS.values() for name in option_names(model)}
-
-
 def options_of(config: RunConfig) -> Any:
-    """The options of an effective config's model."""
+    """The options of a resolved config's model."""
     assert config.model is not None
-    model = model_named(config.model)
-    return model.Options(**{name: getattr(config, name) for name in option_names(model)})
+    return model_named(config.model).Options(**config.model_options)
 
 
 def build_model(
     config: RunConfig, plan: Plan, *, num_dense: int, mean: float, layer: MakeLayer | None = None
 ) -> Model:
-    """Build the model of an effective config, its weights drawn from the config's seed.
+    """Build the model of a resolved config, its weights drawn from the config's seed.
 
     `mean` is the constant output with the least loss; `layer` makes embeddings of another kind.
     """

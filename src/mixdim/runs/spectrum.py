@@ -17,7 +17,8 @@ from mixdim.planning.from_tables import nearest_temperature, spectral_plan, tabl
 from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import Rounding
 from mixdim.planning.table import rule_in_words
-from mixdim.runs.config import TEMPERATURE, read_config
+from mixdim.runs.config import read_config
+from mixdim.runs.resolution import TEMPERATURE
 from mixdim.runs.trained import open_for
 
 

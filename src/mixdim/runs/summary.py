@@ -6,7 +6,6 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,12 @@ from mixdim.models import Model
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.plan import Plan
 from mixdim.runs.baseline_report import baselines_line, warning_below_baseline
-from mixdim.runs.config import RunConfig
+from mixdim.runs.config import RunConfig, run_options
 from mixdim.runs.embeddings import embedding_bytes
 from mixdim.runs.folder import JOURNAL, SUMMARY
-from mixdim.runs.models import OPTIONS_OF_MODELS
 from mixdim.tasks import Task, task_of
 from mixdim.training import Fitted
 from mixdim.training.baselines import Baselines
-
-OPTIONS = (
-    *("method", "bands", "rounding", "min_dim", "seed", "preset", "optimizer", "lr", "table_lr"),
-    *("weight_decay", "batch_size", "epochs", "patience", "shuffle", "unknown_dropout", "init"),
-    *(field.name for field in fields(RunConfig) if field.name in OPTIONS_OF_MODELS),
-)
 
 
 def summarize(
@@ -44,12 +36,14 @@ def summarize(
 ) -> dict[str, Any]:
     """What `summary.json` says: what was trained, at what cost, how well.
 
-    The `plan` is the one that is served.
+    All options of the run that decide its result stand there, but where what came of them does: the
+    temperature, base_dim, budget in parameters and bits of the `plan`, which is the one that is served.
     """
     trained = plan.trainable()
+    options = {name: value for name, value in config.to_dict().items() if run_options()[name].decides}
     truth, bound = dataset.meta.truth or {}, f"bayes_{task_of(dataset.task).objective}"
     return {
-        "model": config.model,
+        **options,
         "temperature": trained.temperature,
         "made_by": dict(trained.made_by),
         "base_dim": plan.base_dim,
@@ -60,7 +54,6 @@ def summarize(
         "embedding_bytes": embedding_bytes(model),
         "bits": plan.least_bits,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
-        **{name: getattr(config, name) for name in OPTIONS},
         "epochs_run": fitted.epochs_run,
         "steps": fitted.steps,
         "stopped_early": fitted.stopped_early,

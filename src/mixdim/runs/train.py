@@ -78,9 +78,7 @@ def train_run(
         raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
     dataset = Dataset(config.data)
     task = task_of(dataset.task)
-    config = replace(config.effective_for(dataset), data=str(dataset.path.resolve()))
-    if config.plan is not None:
-        config = replace(config, plan=str(Path(config.plan).resolve()))
+    config = config.resolved(dataset)
     check_fits(config, dataset)
     feature_to_slice_by(dataset, config.slice_by)  # now, before there is a folder
     options = config.training_options()
@@ -114,7 +112,8 @@ def train_run(
         torch.manual_seed(options.seed)
         mean = task.constant_output(dataset.mean_target)
         model = build_model(config, trained, num_dense=dataset.num_dense, mean=mean)
-        logistic = begin(model, dataset, from_baseline=bool(config.from_baseline), progress=progress)
+        from_baseline = bool(config.model_options.get("from_baseline"))
+        logistic = begin(model, dataset, from_baseline=from_baseline, progress=progress)
         for line in opening_lines(config, plan, model, dataset):
             echo(line)
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
@@ -206,14 +205,15 @@ def is_finished(summary: Mapping[str, Any], config: RunConfig) -> bool:
 
 def continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
     """The saved config of a run, with what may change; refuse what may not."""
-    for name, value in given.said().items():
-        before = getattr(saved, name)
+    before_of = saved.to_dict()
+    for name, value in given.given().items():
+        before = before_of.get(name)
         now = str(Path(value).resolve()) if name in ("data", "plan") else value
         if name == "preset" and before is not None:
             now = check_preset(value)
         if now != before and name not in MAY_CHANGE:
             raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
-    return replace(given, data=None).over(saved)
+    return replace(given, data=None).merged_with(saved)
 
 
 def _unknown_dropout_line(untrained: Sequence[str]) -> str:
@@ -227,13 +227,13 @@ def _unknown_dropout_line(untrained: Sequence[str]) -> str:
 
 
 def opening_lines(config: RunConfig, plan: Plan, model: Model, dataset: Dataset) -> list[str]:
-    """What is trained and how, of an effective config."""
+    """What is trained and how, of a resolved config."""
     lines = [_model_line(config, plan, model)]
     if not plan.is_trained:
         served_bytes = format_bytes(plan.nbytes())
         lines.append(f"once trained, embeddings are quantized to {plan.least_bits} bits: {served_bytes}")
     if config.preset == AUTO:
-        begins = "; begins as its baseline" if config.from_baseline else ""
+        begins = "; begins as its baseline" if config.model_options.get("from_baseline") else ""
         chosen = in_words(config.training_options(), num_rows(dataset, "train"))
         lines.append(f"preset auto: {chosen}{begins}")
     if config.unknown_dropout:

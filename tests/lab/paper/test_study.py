@@ -68,13 +68,13 @@ def test_protocols_hold_together(scale):
         assert protocol.focus_dim in protocol.uniform_dims
         assert set(protocol.few_dims) <= set(protocol.uniform_dims)
         assert (protocol.generated is None) == (scale == "paper")
-        effective = protocol.config.effective(protocol.task, ["user"])
+        resolved = protocol.config.resolved_for(protocol.task, ["user"])
         asked = task_of(protocol.task).paper_preset
-        assert (effective.preset, effective.unknown_dropout) == (asked, False)
+        assert (resolved.preset, resolved.unknown_dropout) == (asked, False)
         assert protocol.seeds >= {"smoke": 2, "small": 3, "paper": 5}[scale]
 
 
 def test_plans_of_a_study_fit_its_data(study):
     for run in study.pooled() + study.lifted():
-        config = run.config.effective(study.dataset.task)
+        config = run.config.resolved_for(study.dataset.task)
         assert plan_of(config, study.dataset).num_rows == sum(study.dataset.cardinalities.values())

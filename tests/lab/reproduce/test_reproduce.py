@@ -34,9 +34,9 @@ def tiny():
 
 def parameters_of(config):
     """Parameters of the whole model of a config with a plan."""
-    effective = config.effective("binary")
+    resolved = config.resolved_for("binary")
     with torch.device("meta"):
-        model = build_model(effective, Plan.load(config.plan), num_dense=13, mean=0.0)
+        model = build_model(resolved, Plan.load(config.plan), num_dense=13, mean=0.0)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -69,7 +69,7 @@ def records(folder, tmp_path_factory):
     """A run sliced by each feature, and one whose error names them all."""
     told = {"data": str(folder), "model": "dlrm", "temperature": 0.3, "base_dim": 4, "epochs": 1}
     runs = [
-        RunRequest(RunConfig(**told, bottom=(4,), top=(4,), slice_by=name))
+        RunRequest(RunConfig.of(**told, bottom=(4,), top=(4,), slice_by=name))
         for name in (*FEATURES, "none")
     ]
     made = run_sweep(runs, tmp_path_factory.mktemp("records") / "records.jsonl")

@@ -19,7 +19,7 @@ FOLDERS = ["/one"]
 def recorded(loss, config, **more):
     """The record of a run that had this loss."""
     return finished(
-        loss, **{**vars(config), "model_budget": None, "bands": None, "rounding": None}, **more
+        loss, **{**config.to_dict(), "model_budget": None, "bands": None, "rounding": None}, **more
     )
 
 
@@ -37,9 +37,9 @@ def test_candidates_fit_and_spend_at_least_half_of_their_bytes():
     asked = comparison(TOLD, dataset, ["uniform", "cut", "octaves"], ["1/4", "1/8"], widths=(1, 2, 4, 8))
     rows = sum(dataset.cardinalities.values())
     assert asked.reference == replace(TOLD, method="uniform", bits=32, budget=f"{rows * 64}B", seed=0)
-    assert plan_of(asked.reference.effective_for(dataset), dataset).blocks[0].dim == 16
+    assert plan_of(asked.reference.resolved(dataset), dataset).blocks[0].dim == 16
     for config in asked.candidates:
-        plan, limit = plan_of(config.effective_for(dataset), dataset), int(config.budget[:-1])
+        plan, limit = plan_of(config.resolved(dataset), dataset), int(config.budget[:-1])
         assert limit // 2 <= plan.nbytes() <= limit
     tried = [(config.method, config.budget, config.base_dim) for config in asked.candidates]
     quarter, eighth = f"{rows * 16}B", f"{rows * 8}B"
@@ -147,9 +147,9 @@ def test_recommendations_are_by_bytes_and_name_the_method():
 def test_the_command_of_a_method_makes_the_same_run():
     dataset = clicks()
     told = RunConfig(data=str(dataset.path), model="dlrm", method="cut", base_dim=4, budget="9kB")
-    plain = train_command(recorded(0.5, told.effective_for(dataset), objective="log_loss"))
+    plain = train_command(recorded(0.5, told.resolved(dataset), objective="log_loss"))
     assert "--bits" not in plain
-    config = replace(told, bits=8).effective_for(dataset)
+    config = replace(told, bits=8).resolved(dataset)
     words = train_command(recorded(0.5, config, objective="log_loss"))
     assert "--method cut" in words
     assert "--bits 8" in words
@@ -171,11 +171,11 @@ def test_the_command_of_a_method_makes_the_same_run():
 def test_a_method_goes_with_bytes_and_a_width_alone(changes, message):
     told = RunConfig(data="d", model="dlrm", method="cut", base_dim=4, budget="9kB")
     with pytest.raises(ValueError, match=message):
-        replace(told, **changes).effective("binary")
+        replace(told, **changes).resolved_for("binary")
 
 
 def test_an_array_for_all_features_is_no_use_to_two_layers():
     dataset = ratings()
     told = RunConfig(data=str(dataset.path), model="mf", method="robe", base_dim=4, budget="2kB")
     with pytest.raises(ValueError, match="method 'robe' has one array for all features"):
-        plan_of(told.effective_for(dataset), dataset)
+        plan_of(told.resolved(dataset), dataset)

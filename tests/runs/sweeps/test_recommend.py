@@ -14,7 +14,8 @@ def record(temperature, parameters, validation, *, test=0.5, seed=0, data="/d", 
     task = {"mse": "rating", "log_loss": "binary"}[loss]
     preset = {"rating": "paper-cf", "binary": "paper-ctr"}[task]
     told = RunConfig(data=data, model=model, temperature=temperature, base_dim=4, seed=seed)
-    config = {**vars(told.over(RunConfig(preset=preset)).effective(task)), "model_budget": parameters}
+    config = told.merged_with(RunConfig(preset=preset)).resolved_for(task).to_dict()
+    config["model_budget"] = parameters
     summary = {
         **{"temperature": temperature, "base_dim": 4, "num_parameters": parameters, "seconds": 2.0},
         "embedding_parameters": parameters - 10,
@@ -134,7 +135,8 @@ def test_the_command_names_what_differs_from_the_defaults():
     told = {"biases": False, "lr": 0.001, "seed": 2}
     one = record(0.3, 5, 0.7)
     one.config.update(told)
-    assert train_command(one).endswith(" --preset paper-cf --lr 0.001 --seed 2 --no-biases --out run")
+    assert " --model mf --no-biases --temperature " in train_command(one)
+    assert train_command(one).endswith(" --preset paper-cf --lr 0.001 --seed 2 --out run")
     one = record(0.0, 5, 0.7, loss="log_loss", model="dlrm")
     one.config.update(top=[8, 4])
     assert "--top 8,4" in train_command(one)
@@ -144,8 +146,8 @@ def test_the_command_says_what_was_chosen_from_the_data():
     """Chosen again, by another version or from more rows, it might be something else."""
     one = record(0.3, 5, 0.7)
     told = RunConfig(data="/d", model="mf", temperature=0.3, base_dim=4, seed=3)
-    config = told.effective("rating", train_rows=40_000)
-    one.config.update(vars(config))
+    config = told.resolved_for("rating", train_rows=40_000)
+    one.config.update(config.to_dict())
     words = train_command(one).split()
     assert "--preset" not in words
     given = dict(pairwise(words))

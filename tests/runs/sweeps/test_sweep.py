@@ -65,7 +65,7 @@ def test_the_solved_base_dim_is_the_one_that_trying_all_finds(model, temperature
     dataset = clicks() if model == "dlrm" else ratings()
     config = told(dataset, model=model, temperature=temperature, **SMALL[model])
     tried = {
-        base_dim: num_parameters(replace(config, base_dim=base_dim).effective_for(dataset), dataset)
+        base_dim: num_parameters(replace(config, base_dim=base_dim).resolved(dataset), dataset)
         for base_dim in range(1, 50)
     }
     most = min(cost for base_dim, cost in tried.items() if base_dim >= 40)
@@ -74,7 +74,7 @@ def test_the_solved_base_dim_is_the_one_that_trying_all_finds(model, temperature
         solved = config_within(config, dataset, budget)
         assert solved.base_dim == max(b for b, cost in tried.items() if cost <= budget), budget
         assert (solved.budget, solved.temperature) == (None, temperature)
-        assert solved == solved.effective_for(dataset)
+        assert solved == solved.resolved(dataset)
 
 
 @pytest.mark.parametrize("model", SMALL)
@@ -93,7 +93,7 @@ def test_filling_a_budget_of_the_whole_model_keeps_base_dim_and_leaves_less_than
 
 def test_a_budget_below_the_narrowest_model_says_the_smallest_feasible():
     config = told(model="ncf", hidden=(8, 4))
-    smallest = num_parameters(replace(config, base_dim=1).effective_for(ratings()), ratings())
+    smallest = num_parameters(replace(config, base_dim=1).resolved(ratings()), ratings())
     with pytest.raises(InfeasibleBudgetError, match=f"the smallest feasible is {smallest:,}, one for"):
         config_within(config, ratings(), smallest - 1)
     assert config_within(config, ratings(), smallest).base_dim == 1
@@ -137,7 +137,7 @@ def test_a_record_says_what_training_directly_says(file, tmp_path):
 
 
 def test_clicks_have_accuracy_in_their_curve(tmp_path):
-    config = told(clicks(), model="dlrm", base_dim=4, bottom=(8,), top=(8,)).effective_for(clicks())
+    config = told(clicks(), model="dlrm", base_dim=4, bottom=(8,), top=(8,)).resolved(clicks())
     record = train_and_measure(SolvedRun(config, "key"), tmp_path / "run")
     assert all(point.keys() >= {"loss", "accuracy"} for point in record.curve)
     assert record.curve[-1]["loss"] == record.summary["validation"]["last"]["log_loss"]
@@ -147,9 +147,7 @@ def test_clicks_have_accuracy_in_their_curve(tmp_path):
 def test_measuring_a_run_opens_nothing_again(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "open_for", None)
     monkeypatch.setattr(Checkpoints, "newest", None)
-    record = train_and_measure(
-        SolvedRun(told(base_dim=4).effective_for(ratings()), "key"), tmp_path / "run"
-    )
+    record = train_and_measure(SolvedRun(told(base_dim=4).resolved(ratings()), "key"), tmp_path / "run")
     assert (record.key, record.status, record.train["rows"]) == ("key", "finished", 800)
 
 

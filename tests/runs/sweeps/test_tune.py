@@ -17,7 +17,7 @@ FEW = ("--model", "mf", "--base-dim", "4", "--batch-size", "100", "--epochs", "4
 
 def told(**options):
     few = {"model": "mf", "base_dim": 4, "batch_size": 100, "epochs": 4}
-    return RunConfig(**{"data": str(ratings().path), **few, **options})
+    return RunConfig.of(**{"data": str(ratings().path), **few, **options})
 
 
 def test_the_best_in_validation_is_trained_and_all_that_was_tried_is_told(capsys, tmp_path, monkeypatch):

@@ -62,7 +62,7 @@ def paper() -> Scale:
     mf = Protocol(
         task="rating",
         # A dot product, as the paper says. It rounds to powers of two for Criteo only.
-        config=RunConfig(model="mf", preset="paper-cf", biases=False, rounding="integer"),
+        config=RunConfig.of(model="mf", preset="paper-cf", biases=False, rounding="integer"),
         generated=None,
         uniform_dims=(2, 4, 8, 16, 32, 64),
         temperatures=(0.0, 0.2, 0.4, 0.6, 0.8),
@@ -82,9 +82,10 @@ def small() -> Scale:
     DLRM's MLPs are smaller than the paper's, since its tables are too.
     """
     full = paper()
+    narrow = RunConfig.of(bottom=(128, 64), top=(128, 64), evaluations_per_epoch=8)
     ctr = replace(
         full["ctr"],
-        config=replace(full["ctr"].config, bottom=(128, 64), top=(128, 64), evaluations_per_epoch=8),
+        config=narrow.merged_with(full["ctr"].config),
         generated=Generated("criteo-like", rows=2_000_000, scale=0.02),
         uniform_dims=(2, 4, 8, 16, 32),
         temperatures=(0.0, 0.2, 0.3, 0.4),
@@ -102,11 +103,10 @@ def small() -> Scale:
 def smoke() -> Scale:
     """Minutes for everything, on generated data: shows that all of it works, and is no evidence."""
     modest = small()
+    tiny = RunConfig.of(bottom=(16,), top=(16,), batch_size=512, evaluations_per_epoch=4)
     ctr = replace(
         modest["ctr"],
-        config=replace(
-            modest["ctr"].config, bottom=(16,), top=(16,), batch_size=512, evaluations_per_epoch=4
-        ),
+        config=tiny.merged_with(modest["ctr"].config),
         generated=Generated("criteo-like", rows=40_000, scale=0.0005),
         uniform_dims=(2, 4, 8),
         temperatures=(0.0, 0.3),

@@ -40,7 +40,7 @@ class Study:
     def budget(self, uniform_dim: int) -> int:
         """Parameters of the whole model with uniform tables of some width."""
         config = replace(self.config, temperature=0.0, base_dim=uniform_dim)
-        return self._parameters(config, plan_of(config.effective_for(self.dataset), self.dataset))
+        return self._parameters(config, plan_of(config.resolved(self.dataset), self.dataset))
 
     def plan_within(self, uniform_dim: int, temperature: float) -> Plan:
         """The widest plan of a temperature within the budget of a uniform width."""
@@ -130,6 +130,6 @@ class Study:
 
     def _parameters(self, config: RunConfig, plan: Plan) -> int:
         with torch.device("meta"):
-            effective = config.effective_for(self.dataset)
-            model = build_model(effective, plan, num_dense=self.dataset.num_dense, mean=0.0)
+            resolved = config.resolved(self.dataset)
+            model = build_model(resolved, plan, num_dense=self.dataset.num_dense, mean=0.0)
         return sum(parameter.numel() for parameter in model.parameters())

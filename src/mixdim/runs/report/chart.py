@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from mixdim.planning.budget import format_bytes
+from mixdim.runs.config import comparable
 from mixdim.runs.report.runs import (
     NO_MATTER,
     PLACE,
@@ -23,7 +24,6 @@ from mixdim.runs.report.runs import (
     short_number,
 )
 from mixdim.runs.sweeps.best_by_method import best_by_method
-from mixdim.runs.sweeps.keys import comparable
 from mixdim.runs.sweeps.methods import (
     bits_of,
     method_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mixdim.runs.sweeps.keys import canonical, comparable
+from mixdim.runs.config import canonical, comparable
 from mixdim.runs.sweeps.recommend import Measured
 from mixdim.runs.sweeps.records import Record, replicates
 

@@ -67,7 +67,7 @@ def comparison(
             budget = f"{num_bytes}B"
             config = replace(told, method=method, bits=number, base_dim=base_dim, budget=budget)
             try:
-                plan = plan_of(config.effective_for(dataset), dataset)
+                plan = plan_of(config.resolved(dataset), dataset)
             except BudgetTooSmallError as error:
                 reason = reason or str(error)
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ TRAIN_ROWS = 200_000  # enough to see the gap between training and test
 
 @dataclass(frozen=True)
 class SolvedRun:
-    """A run that will be recorded: its effective config, and the key that names it.
+    """A run that will be recorded: its resolved config, and the key that names it.
 
     `model_budget` is what was asked for, if the config was solved from it; `error` says why it was not.
     `known_baselines` were measured by earlier runs, by the fingerprint of their data.
@@ -49,7 +49,7 @@ class SolvedRun:
             status="finished" if error is None else "failed",
             error=error,
             # As it will be read back.
-            config=json.loads(json.dumps({**asdict(self.config), "model_budget": self.model_budget})),
+            config=json.loads(json.dumps({**self.config.to_dict(), "model_budget": self.model_budget})),
             summary=summary,
             curve=list(curve),
             train=train,

@@ -12,7 +12,7 @@ from shlex import join
 from typing import Any, NamedTuple
 
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
-from mixdim.runs.config import CHOSEN_FROM_DATA, RunConfig, config_of
+from mixdim.runs.config import RunConfig, run_options
 from mixdim.runs.sweeps.methods import UNIFORM, bits_of, plain_method_of, temperature_of, with_bits
 from mixdim.runs.sweeps.objective import common_task
 from mixdim.runs.sweeps.records import Record, replicates
@@ -229,20 +229,16 @@ def select(
 def train_command(record: Record, out: str = "run") -> str:
     """The command that makes a run again: data, model, widths, and what else differs from defaults."""
     assert record.summary is not None
-    config = config_of({name: value for name, value in record.config.items() if name != "model_budget"})
+    options = run_options()
+    config = RunConfig.of(**{name: v for name, v in record.config.items() if name != "model_budget"})
     always = {"data", "model", "temperature", "base_dim", "budget", "method", "plan"}
     # What was chosen from the data is said, so that the run is the same whatever would be chosen now.
-    always |= CHOSEN_FROM_DATA if config.preset == AUTO else {"preset"}
-    told = RunConfig(**{name: value for name, value in config.said().items() if name in always})
-    defaults = told.effective(common_task([record.summary]).name, train_rows=1)
+    from_data = {name for name, option in options.items() if option.from_data}
+    always |= from_data if config.preset == AUTO else {"preset"}
+    told = RunConfig.of(**{name: value for name, value in config.given().items() if name in always})
+    defaults = told.resolved_for(common_task([record.summary]).name, train_rows=1).given()
     words = ["mixdim", "train"]
-    for name, value in config.said().items():
-        if name in always or value != getattr(defaults, name):
-            flag = name.replace("_", "-")
-            if isinstance(value, bool):
-                words.append(f"--{flag}" if value else f"--no-{flag}")
-            elif isinstance(value, tuple):
-                words += [f"--{flag}", ",".join(map(str, value))]
-            else:
-                words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
+    for name, value in config.given().items():
+        if name in always or value != defaults.get(name):
+            words += options[name].arguments(value)
     return join([*words, "--out", out])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mixdim._util.locks import wait_for_lock
-from mixdim.runs.sweeps.keys import canonical, comparable
+from mixdim.runs.config import canonical, comparable
 from mixdim.runs.sweeps.objective import objective_of
 
 STATUSES = ("finished", "failed")
@@ -27,10 +27,10 @@ SOLVED = {"base_dim", "budget"}  # from a budget of the whole model
 class Record:
     """One run: what was asked, and what came out.
 
-    - `key`: see keys.py; runs with one key are the same run.
+    - `key`: see `RunConfig.key`; runs with one key are the same run.
     - `status`: "finished", or "failed" with the reason in `error`.
-    - `config`: the effective `RunConfig`, and `model_budget`: the parameters of the whole model that
-      were asked for, or None.
+    - `config`: the options of the resolved `RunConfig`, and `model_budget`: the parameters of the whole
+      model that were asked for, or None.
     - `summary`: what `summary.json` of the run says (docs/training.md); None if the run failed.
     - `curve`: the validations: `step`, `epoch`, `train_seconds`, `seconds`, `loss` and, of clicks,
       `accuracy`.

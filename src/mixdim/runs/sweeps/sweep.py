@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from mixdim.planning.sizing import largest_base_dim
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model, check_fits
 from mixdim.runs.sweeps.budgets import OF_EMBEDDINGS, run_name
-from mixdim.runs.sweeps.keys import record_key
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines
 from mixdim.runs.sweeps.records import Record, append_record, read_records
 from mixdim.runs.sweeps.run_locks import RunLocks
@@ -135,7 +134,7 @@ def run_sweep(
         else:
             known = known_baselines(recorded.values())
             working.append(Worker(replace(run, known_baselines=known), threads=threads))
-            show(f"now {run_name({**asdict(run.config), 'model_budget': run.model_budget})}")
+            show(f"now {run_name({**run.config.to_dict(), 'model_budget': run.model_budget})}")
 
     with StopRequests(every=True) as stopped, RunLocks(records) as locks:
         for run in list(waiting):
@@ -173,7 +172,7 @@ def run_sweep(
 
 
 def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> RunConfig:
-    """The effective config with the largest base_dim whose whole model meets a budget.
+    """The resolved config with the largest base_dim whose whole model meets a budget.
 
     Everything that is trained counts: tables, projections, MLPs and biases. The error says the smallest
     feasible budget: that of width 1. Where rounding fills a budget, the config also says what the rest
@@ -185,7 +184,7 @@ def config_within(config: RunConfig, dataset: Dataset, model_budget: int) -> Run
             raise ValueError(f"give model_budget or {option}, not both")
     fills = config.rounding == "fill"
     config = replace(config, base_dim=1, rounding="integer" if fills else config.rounding)
-    config = config.effective_for(dataset)
+    config = config.resolved(dataset)
     check_fits(config, dataset)
 
     @cache
@@ -259,19 +258,17 @@ def _solve(runs: Sequence[RunRequest]) -> list[SolvedRun]:
         dataset = opened(str(Path(run.config.data).resolve()))
         # The folder of the run is thrown away, and its curves with it.
         config = replace(run.config, data=str(dataset.path), tensorboard=False)
-        if config.plan is not None:
-            config = replace(config, plan=str(Path(config.plan).resolve()))
-        config = config.effective_for(dataset)
+        config = config.resolved(dataset)
         if run.model_budget is None:
-            asked.append(SolvedRun(config, record_key(config, dataset.fingerprint)))
+            asked.append(SolvedRun(config, config.key(dataset.fingerprint)))
             continue
         solved = within(replace(config, seed=0), run.model_budget)  # the same for every seed
         if isinstance(solved, InfeasibleBudgetError):
-            key = record_key(config, dataset.fingerprint, model_budget=run.model_budget)
+            key = config.key(dataset.fingerprint, model_budget=run.model_budget)
             asked.append(SolvedRun(config, key, run.model_budget, str(solved)))
         else:
             config = replace(solved, seed=config.seed)
-            asked.append(SolvedRun(config, record_key(config, dataset.fingerprint), run.model_budget))
+            asked.append(SolvedRun(config, config.key(dataset.fingerprint), run.model_budget))
     return asked
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from mixdim._util.text import align
 from mixdim.planning.budget import format_bytes, parse_bytes
 from mixdim.runs.baseline_report import baselines_line
+from mixdim.runs.config import comparable
 from mixdim.runs.sweeps.best_by_method import best_by_method
 from mixdim.runs.sweeps.budgets import asked_budget, mean_share_spent
-from mixdim.runs.sweeps.keys import comparable
 from mixdim.runs.sweeps.methods import place_among_methods, temperature_of
 from mixdim.runs.sweeps.recommend import Measured, Spread, loss_of, spread
 from mixdim.runs.sweeps.records import SOLVED, Record, replicates

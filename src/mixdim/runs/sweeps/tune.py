@@ -53,7 +53,7 @@ def tune_weight_decay(
     if told.data is None:
         raise ValueError("data is missing: give --data")
     dataset = Dataset(told.data)
-    config, task = told.effective_for(dataset), task_of(dataset.task)
+    config, task = told.resolved(dataset), task_of(dataset.task)
     assert config.epochs is not None
     assert config.optimizer is not None
     if not OPTIMIZERS[config.optimizer].decays:

@@ -1,0 +1,148 @@
+"""What a run does where its config says nothing: presets, the paper's settings, what the data decides.
+
+Knows nothing about flags and files of options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from mixdim.data import Dataset
+from mixdim.models import Facts, model_named
+from mixdim.planning.methods import method_named
+from mixdim.runs.config import RunConfig, run_options
+from mixdim.storages.rows import check_bits
+from mixdim.tasks import TASKS, task_of
+from mixdim.training.auto import auto_options
+from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
+
+TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
+
+
+def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:
+    """Fill in what a config does not give, for a data set; paths are absolute then."""
+    start, stop = dataset.splits["train"]
+    found = resolved_for(
+        config,
+        dataset.task,
+        dataset.untrained_unknown,
+        train_rows=max(1, stop - start),
+        num_ids=sum(map(len, dataset.counts.values())),
+    )
+    plan = None if config.plan is None else str(Path(config.plan).resolve())
+    return replace(found, data=str(dataset.path.resolve()), plan=plan)
+
+
+def resolved_for(
+    config: RunConfig,
+    task: str,
+    untrained_unknown: Collection[str] = (),
+    *,
+    train_rows: int | None = None,
+    num_ids: int = 0,
+) -> RunConfig:
+    """Fill in what a config does not give: the preset, and the paper's settings.
+
+    The preset "auto" chooses from the numbers of `train_rows` and ids, and from `untrained_unknown`, the
+    features of the data whose row for unknown values no training row asks for.
+    """
+    name = task_of(task).default_model if config.model is None else config.model
+    model, found = model_named(name), without_data(replace(config, model=name))
+    if found.preset == AUTO:
+        if train_rows is None:
+            raise ValueError("preset auto chooses from the data: say how many train_rows it has")
+        training = auto_options(
+            task,
+            train_rows,
+            untrained_unknown=untrained_unknown,
+            optimizer=str(found.optimizer),
+            lr=config.lr,
+        )
+        own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
+        if config.method is not None and "first_order" in own:
+            own["first_order"] = False  # methods are compared by the bytes of embeddings alone
+        found = found.merged_with(_defaults_of(training, own))
+    options = found.model_options
+    contains = model.contains(task_of(task).baseline, model.Options(**options))
+    if not options.get("from_baseline") or contains:
+        return found
+    if config.model_options.get("from_baseline"):
+        tasks = [repr(one.name) for one in TASKS.values() if one.baseline == model.baseline]
+        needs = [*model.baseline_needs, f"data with the task {' or '.join(tasks)}"]
+        raise ValueError(f"from_baseline of model {name!r} needs {' and '.join(needs)}")
+    return replace(found, model_options={**options, "from_baseline": False})
+
+
+def without_data(config: RunConfig) -> RunConfig:
+    """Fill in what a config does not give and no data decides."""
+    model = None if config.model is None else model_named(config.model)
+    _refuse_widths(config)
+    decided = config.plan is not None or config.method is not None  # the widths
+    if model is not None:
+        own = vars(model.Options())
+        for option in sorted(config.model_options.keys() - own.keys()):
+            raise ValueError(f"{option} is no option of model {config.model!r}; it has {', '.join(own)}")
+    if config.bits is not None:
+        check_bits(config.bits)
+    name = check_preset(AUTO if config.preset is None else config.preset)
+    found = config.merged_with(
+        RunConfig(
+            temperature=None if decided else _temperature(config),
+            rounding=None if decided else "power_of_two",
+            min_dim=None if decided else 1,
+            bands=None if decided or model is None else model.bands,
+            bits=None if config.plan is not None else 32,  # a plan has its own
+            preset=name,
+            init="xavier",
+            tensorboard=False,
+        )
+    )
+    if name == AUTO:
+        chosen = {name for name, option in run_options().items() if option.from_data}
+        any_data = _defaults_of(
+            auto_options("binary", 1), {} if model is None else dict(vars(model.Options()))
+        )
+        kept = {name: value for name, value in any_data.given().items() if name not in chosen}
+        return found.merged_with(RunConfig.of(**kept))
+    return found.merged_with(
+        _defaults_of(preset(name), {} if model is None else dict(vars(model.Options())))
+    )
+
+
+def training_options(config: RunConfig) -> TrainingOptions:
+    """The part of a resolved config that `mixdim.fit` takes."""
+    names = {field.name for field in fields(TrainingOptions)} - {"patience"}
+    return TrainingOptions(
+        **{name: getattr(config, name) for name in names}, patience=config.patience or None
+    )
+
+
+def _defaults_of(training: TrainingOptions, own: dict[str, Any]) -> RunConfig:
+    """A config that says how to train, and a model's own options."""
+    return RunConfig(**{**vars(training), "patience": training.patience or 0}, model_options=own)
+
+
+def _temperature(config: RunConfig) -> float | None:
+    """The temperature where one of base_dim and budget is given without it; both solve it."""
+    return TEMPERATURE if (config.base_dim is None) != (config.budget is None) else None
+
+
+def _refuse_widths(config: RunConfig) -> None:
+    """Refuse options that a plan or a method decides."""
+    if config.plan is None and config.method is None:
+        return
+    decided = ["temperature", "bands", "rounding", "min_dim"]
+    by, why = "method", "a method chooses its widths"
+    if config.plan is not None:
+        by, why = "plan", "a plan has its widths"
+        decided += ["base_dim", "budget", "method"]
+    for option in decided:
+        if getattr(config, option) is not None:
+            raise ValueError(f"give {by} or {option}, not both: {why}")
+    if config.plan is None and config.method is not None:
+        if config.budget is None:
+            raise ValueError("a method needs a budget in bytes, such as 4MB")
+        method_named(config.method)
