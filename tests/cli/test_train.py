@@ -1,5 +1,6 @@
 """The commands about training, as a user types them."""
 
+import itertools
 import json
 import re
 
@@ -12,7 +13,7 @@ from mixdim.data.table import prepare_table
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs import train as training_run
 from mixdim.training import Checkpoints, checkpoints
-from training_data import Turning, clicks, ratings
+from training_data import clicks, ratings
 
 
 def train(out, *more, data=None, model="mf"):
@@ -177,7 +178,7 @@ def test_what_a_command_needs_is_said(capsys, tmp_path):
 def test_matrix_factorisation_refuses_26_features(capsys, tmp_path):
     printed = output(capsys, *train(tmp_path / "run", data=clicks().path), code=2)
     assert "model 'mf' takes two features of one id each" in printed.err
-    assert "use --model dlrm" in printed.err
+    assert "use --model dcn or deepfm or dlrm" in printed.err
 
 
 def test_a_run_that_exists_is_kept_and_so_is_a_folder_that_is_none(capsys, trained, tmp_path):
@@ -211,10 +212,15 @@ def test_runs_and_data_that_do_not_fit_are_one_line(capsys, trained, tmp_path, c
 
 
 def test_divergence_is_one_line_and_exit_code_1(capsys, tmp_path, monkeypatch):
-    build = training_run.build_model
+    build, steps = training_run.build_model, itertools.count(1)
+
+    def turn(model, inputs, output):
+        return output + float("nan") if model.training and next(steps) == 6 else output
 
     def turning(*told, **options):
-        return Turning(build(*told, **options), step=6)
+        model = build(*told, **options)
+        model.register_forward_hook(turn)
+        return model
 
     monkeypatch.setattr(training_run, "build_model", turning)
     printed = output(capsys, *train(tmp_path / "run", "--checkpoint-every", "2"), code=1)
