@@ -28,9 +28,10 @@ def commands(rank, world, all_arguments):
 
 def dlrm_steps(rank, world, folder, out, cases):
     """Train DLRM on shares of batches as the run does; outputs of first samples after it, and losses."""
+    from mixdim.distributed.training import Parted, Together
+
     import mixdim.distributed as distributed
     from mixdim.data import Dataset
-    from mixdim.distributed.training import Parted, Together
     from mixdim.training.options import TrainingOptions
 
     data, found = Dataset(folder), []

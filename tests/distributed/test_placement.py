@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from mixdim.distributed.folding import Folded
 
 import mixdim
 from mixdim.distributed.drawing import Drawing
-from mixdim.distributed.folding import Folded
 from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import bytes_by_rank, can_be_cut, place_tables, rows_at
 from mixdim.distributed.tables import tables_of

@@ -1,11 +1,11 @@
 """What ranks do in these tests, and what one process does in their place."""
 
 import torch
+from mixdim.distributed.joining import joined
 from torch import nn
 
 import mixdim
 import mixdim.distributed as distributed
-from mixdim.distributed.joining import joined
 from mixdim.models import DLRM
 
 

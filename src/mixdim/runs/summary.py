@@ -23,7 +23,7 @@ from mixdim.runs.config import RunConfig
 from mixdim.runs.embeddings import embedding_bytes, embedding_layers
 from mixdim.runs.folder import JOURNAL, SUMMARY
 from mixdim.runs.models import OPTIONS_OF_MODELS
-from mixdim.training import Fitted
+from mixdim.training import Result
 from mixdim.training.baselines import Baselines
 from mixdim.training.tasks import Task, task_of
 
@@ -38,7 +38,7 @@ def summarize(
     config: RunConfig,
     plan: Plan,
     model: nn.Module,
-    fitted: Fitted,
+    result: Result,
     dataset: Dataset,
     baselines: Baselines,
 ) -> dict[str, Any]:
@@ -61,15 +61,15 @@ def summarize(
         "bits": plan.least_bits,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{name: getattr(config, name) for name in OPTIONS},
-        "epochs_run": fitted.epochs_run,
-        "steps": fitted.steps,
-        "stopped_early": fitted.stopped_early,
-        "seconds": fitted.seconds,
-        "samples_per_second": fitted.samples_per_second,
-        "peak_memory_bytes": fitted.peak_memory_bytes,
-        "slice_feature": fitted.slice_feature,
-        "validation": fitted.validation,
-        "test": fitted.test,
+        "epochs_run": result.epochs_run,
+        "steps": result.steps,
+        "stopped_early": result.stopped_early,
+        "seconds": result.seconds,
+        "samples_per_second": result.samples_per_second,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "slice_feature": result.slice_feature,
+        "validation": result.validation,
+        "test": result.test,
         "baselines": baselines,
         **({bound: truth[bound]} if bound in truth else {}),
         "unknown_lookups": {
