@@ -6,10 +6,10 @@ import shutil
 import pytest
 import torch
 import two_ranks as two
-from mixdim.training.checkpoints import CheckpointError
 from ranks import needs_torchrec
 
 import mixdim
+from mixdim.training.checkpoint import CheckpointError
 
 pytestmark = needs_torchrec
 

@@ -1,7 +1,6 @@
 """What ranks do in these tests, and what one process does in their place."""
 
 import torch
-from mixdim.distributed.joining import joined
 from torch import nn
 
 import mixdim
@@ -131,7 +130,7 @@ def held_bytes(sharded):
             found["tables"] += size(*(rows for _, rows in held.parts))
             shards = [] if held.state is None else held.state.local_shards()
             found["state"] += size(*(shard.tensor for shard in shards))
-    of_embeddings, _ = sharded.parts
+    of_embeddings, _ = sharded.dense.parts
     for parameter, state in of_embeddings.state.items():
         found["replicated"] += size(parameter, state["sum"])
     found["replicated"] += size(sharded.module.embeddings.ids.rank_of_id)
@@ -146,7 +145,7 @@ def many_things(rank, world):
     plan, found = mixed_plan(), {}
     ids = [some_ids(plan, 64, seed) for seed in range(6)]
     bags = [some_bags(plan, 64, seed) for seed in range(6)]
-    with joined():
+    with distributed.init():
         for sharding, below in SHARDINGS:
             how = {"sharding": sharding, "replicate_below": below}
             found["first", sharding, below] = dense_weights(
@@ -199,7 +198,7 @@ def saved_after(rank, world, path, before, batches, sharding, below):
     """Go on from a checkpoint, or begin, with some batches; save, and say what the weights are."""
     plan = mixed_plan()
     asked = [some_ids(plan, 64, seed) for seed in range(*batches)]
-    with joined():
+    with distributed.init():
         model = Linear(distributed.ShardableEmbeddings(plan, generator=generator(9)))
         options = {"optimizer": "adagrad", "dense_optimizer": "amsgrad"}
         how = {"sharding": sharding, "replicate_below": below}
@@ -216,14 +215,14 @@ def killed_while_saving(rank, world, path, moment):
     import signal
     from pathlib import Path
 
-    from mixdim.distributed import checkpoints
+    from mixdim.training import checkpoint
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
     rename = Path.rename
     if moment == "before the page":
-        checkpoints._finish = die
+        checkpoint._commit = die
     else:
         Path.rename = lambda mine, to: rename(mine, to) if mine == Path(path) else die()
     saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
@@ -238,7 +237,7 @@ def refused_by_the_disk(rank, world, path):
     try:
         saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
     except OSError as error:
-        return error.strerror, error.filename
+        return str(error)
 
 
 class TwoLayers(nn.Module):
@@ -264,7 +263,7 @@ def small_dlrm(layer, data):
 def one_rank_is_wrong(rank, world):
     """Rank 1 asks for an id that is not there, while rank 0 waits for it."""
     plan = mixed_plan()
-    with joined():
+    with distributed.init():
         model = Linear(distributed.ShardableEmbeddings(plan))
         sharded = distributed.shard(model, lr=0.1, replicate_below=0)
         sharded(some_ids(plan, 2) + 1000 * rank)
@@ -290,7 +289,7 @@ def refused(rank, world):
     attempt("unknown bags", lambda: made(bags=["nothing"]))
     hashed = plan.with_storage("odd", mixdim.Hashed(4, buckets=7))
     attempt("storage", lambda: distributed.ShardableEmbeddings(hashed))
-    with joined():
+    with distributed.init():
         attempt("adam", lambda: distributed.shard(made(), lr=0.1, optimizer="adam"))
         attempt("rowwise", lambda: distributed.shard(made(), lr=0.1, optimizer="rowwise_adagrad"))
         attempt("eps", lambda: distributed.shard(made(), lr=0.1, eps=0.0))

@@ -92,7 +92,7 @@ class Trainer:
         self.saved_step: int | None = None
         self.saved_path: Path | None = None
         self._unread: list[Tensor] = []  # losses since the last that was read
-        self._last_loss: float | None = None
+        self.last_loss: float | None = None
         self._reads_each_loss = learner.device is None or learner.device.type == "cpu"
         speaks = self.group.rank == 0
         self.journal = Journal(None)
@@ -197,7 +197,7 @@ class Trainer:
         is_line = state.step % self.schedule.journal_every == 0
         if is_line:
             self._read_losses(state.step)
-        self.log.step(state, self._last_loss)
+        self.log.step(state, self.last_loss)
         if is_line:
             self.log.losses(state)
         state.train_seconds += time.perf_counter() - start
@@ -220,11 +220,11 @@ class Trainer:
         """Read the losses of the steps up to this one, which waits for the device, and check them."""
         unread, self._unread = self._unread, []
         for number, loss in enumerate(unread):
-            self._last_loss = loss.item() / self.group.world
-            self.state.losses.append(self._last_loss)
-            if not math.isfinite(self._last_loss):
+            self.last_loss = loss.item() / self.group.world
+            self.state.losses.append(self.last_loss)
+            if not math.isfinite(self.last_loss):
                 after = step - len(unread) + number
-                raise self._diverged(f"the loss is {self._last_loss}", after)
+                raise self._diverged(f"the loss is {self.last_loss}", after)
 
     def _diverged(self, what: str, step: int | None = None) -> DivergedError:
         good = (
