@@ -82,7 +82,7 @@ def test_a_save_that_is_killed_leaves_the_old_one(ranks, moved, tmp_path, moment
     assert torch.equal(before, after)
     ranks.run(two.__file__, "saved_after", 2, str(path), str(path), (1, 2), "row_wise", 0)
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]  # and nothing beside it
-    assert json.loads((path / "state.json").read_text())["state"] == {"step": 2}
+    assert json.loads((path / "state.json").read_text())["body"]["state"]["state"] == {"step": 2}
 
 
 def test_a_disk_that_refuses_one_rank_is_named_by_all_and_the_old_one_stays(ranks, moved, tmp_path):
@@ -90,6 +90,6 @@ def test_a_disk_that_refuses_one_rank_is_named_by_all_and_the_old_one_stays(rank
     shutil.copytree(moved[0] / "first", path)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     said = ranks.run(two.__file__, "refused_by_the_disk", 2, str(path))
-    assert said == [("File too large", str(path))] * 2
+    assert said == [f"cannot write the checkpoint {path}: File too large"] * 2
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

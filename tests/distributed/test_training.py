@@ -140,7 +140,7 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(ranks, data, tmp_path)
     os.kill(group.pids[0], signal.SIGTERM)
     assert group.wait(40) == [143, 1]
     told = re.search(r"stopped by SIGTERM after step (\d+); wrote (\S+); go on", group.printed(0))
-    assert json.loads((Path(told[2]) / "state.json").read_text())["state"]["step"] == int(told[1])
+    assert json.loads((Path(told[2]) / "state.json").read_text())["body"]["step"] == int(told[1])
 
 
 def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_path, capsys):
