@@ -1,5 +1,7 @@
 """A model in one process keeps the contract of learners; tests/distributed has the one of many."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,8 +19,6 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "sgd"])
 def test_a_model_in_one_process_keeps_the_contract(tmp_path, name, optimizer):
-    from dataclasses import replace
-
     build, data = MODELS[name]
     dataset, options = data(), replace(preset("paper-cf"), optimizer=optimizer, lr=0.05)
     batches = [dataset.rows(slice(30 * i, 30 * i + 30)) for i in range(6)]
