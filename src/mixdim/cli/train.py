@@ -188,8 +188,8 @@ def train(
 
     options = config_of(given).over(RunConfig() if config is None else read_config(config))
     if options.distributed:
-        if tune or options.tensorboard:
-            raise ValueError("--tune and --tensorboard are not there with --distributed")
+        if tune:
+            raise ValueError("--tune is not there with --distributed")
         _train_distributed(options, out, resume=resume, overwrite=overwrite)
         return
     tuned = None

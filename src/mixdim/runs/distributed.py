@@ -137,6 +137,7 @@ def _sharded(config: RunConfig, plan: Plan, dataset: Dataset) -> Any:
 
     assert config.seed is not None
     assert config.lr is not None
+    torch.manual_seed(config.seed)
     generator = torch.Generator().manual_seed(config.seed)
     drawn: Any = {"init": config.init, "generator": generator}
     bags = [name for name in dataset.feature_names if name not in dataset.single_valued]
