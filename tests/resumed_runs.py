@@ -59,7 +59,7 @@ def everything(out):
     states = sorted((out / "checkpoint").rglob("state.json"))
     return {
         "tensors": {f"{file.parent.name}": file.read_bytes() for file in files},
-        "states": [without_times(json.loads(path.read_bytes())["body"]) for path in states],
+        "states": [without_times(json.loads(path.read_bytes())["body"]["state"]) for path in states],
         "told": [
             without_times(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()
         ],

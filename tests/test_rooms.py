@@ -151,6 +151,7 @@ WORDS = {
     r"isinstance\(.*\b(storage|Storage|Rows|Hashed|QuotientRemainder|Robe)\b": "storages",
     r"\bis_cpu\b": "kernels",
     r"\bavailable\(\)|\bCOMPILED\b": "kernels",
+    r"^\s*(import|from) torch\.distributed\b": "distributed",
 }
 # Here a function may import what others import at the top: commands import what they need when they run,
 # and TorchRec, which is installed on its own, is behind `distributed`.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mixdim.planning.sizing import power_law_dims
     from mixdim.serving.exporting import export
     from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
-    from mixdim.training.loop import fit
+    from mixdim.training.fitting import fit
 else:  # a type checker would take any name for one that is there
     __getattr__, __dir__ = names_later(
         globals(),
@@ -65,7 +65,7 @@ else:  # a type checker would take any name for one that is there
             "dot_scores": "layer.scores",
             "equal_mass_bands": "planning.bands",
             "export": "serving.exporting",
-            "fit": "training.loop",
+            "fit": "training.fitting",
             "load_compressed": "compression.saving",
             "observe": "compression.observing",
             "plan": "planning.from_counts",

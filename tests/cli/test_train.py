@@ -12,7 +12,7 @@ from mixdim.cli.main import run
 from mixdim.data.table import prepare_table
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs import train as training_run
-from mixdim.training import Checkpoints, checkpoints
+from mixdim.training import Checkpoints, checkpoint
 from training_data import clicks, ratings
 
 
@@ -253,7 +253,7 @@ def test_a_full_disk_is_one_line(capsys, tmp_path, monkeypatch):
     def full(tensors, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
     last = output(capsys, *train(tmp_path / "run"), code=2).err.splitlines()[-1]
     assert last.startswith("mixdim: cannot write the checkpoint ")
     assert last.endswith(": No space left on device")

@@ -2,7 +2,6 @@
 
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 
 import torch
 import two_ranks as two
@@ -30,18 +29,20 @@ def dlrm_steps(rank, world, folder, out, cases):
     """Train DLRM on shares of batches as the run does; outputs of first samples after it, and losses."""
     import mixdim.distributed as distributed
     from mixdim.data import Dataset
-    from mixdim.distributed.training import Parted, Together
-    from mixdim.training.options import TrainingOptions
+    from mixdim.training import Trainer, TrainingOptions
 
     data, found = Dataset(folder), []
-    with distributed.joined() as group:
+    with distributed.init() as group:
         for optimizer, batch_size, steps in cases:
             options = TrainingOptions(optimizer, lr=0.05, batch_size=batch_size, epochs=50)
             model = two.small_dlrm(distributed.ShardableEmbeddings, data)
             sharded = distributed.shard(model, lr=0.05, optimizer=optimizer, replicate_below=200)
-            run = Together(sharded, group, data, options, Path(out), None)
-            batches = run.schedule.batches(Parted(data, run.part), after=0)
-            losses = [run.train(next(batches)) for _ in range(steps)]
+            trainer = Trainer(sharded, data, options, group=group)
+            batches = trainer.schedule.batches(data, after=0, **group.part)
+            losses = []
+            for _ in range(steps):
+                trainer.step(batches)
+                losses.append(trainer.last_loss)
             batches.close()
             with torch.no_grad():
                 found.append((sharded(data.rows(slice(0, 64))).clone(), losses))

@@ -96,6 +96,7 @@ def main():
     import torch._dynamo  # of the first optimizer
     import torchrec  # noqa: F401
 
+    import mixdim.distributed.checkpoint
     import mixdim.distributed.sharding
     import mixdim.runs.train  # noqa: F401
 

@@ -1,6 +1,5 @@
-"""Checkpoints between world sizes, shardings and the plain layer."""
+"""Checkpoints between world sizes, shardings, and a plain model in one process."""
 
-import json
 import shutil
 
 import pytest
@@ -9,87 +8,110 @@ import two_ranks as two
 from ranks import needs_torchrec
 
 import mixdim
-from mixdim.training.checkpoints import CheckpointError
+from mixdim.training import LocalLearner, TrainingOptions
+from mixdim.training.checkpoint import CheckpointError, open_checkpoint, write_checkpoint
 
 pytestmark = needs_torchrec
+OPTIONS = TrainingOptions("adagrad", lr=0.05, batch_size=66, epochs=1)
+
+
+def plain_learner():
+    model = two.Linear(mixdim.FeatureEmbeddings(two.mixed_plan(), generator=two.generator(9)))
+    return LocalLearner(model, OPTIONS)
+
+
+def weights_of(learner):
+    return two.plain_weights(learner.model.embeddings), learner.model.weight.detach().clone()
 
 
 @pytest.fixture(scope="module")
 def moved(ranks, tmp_path_factory):
-    """A training of 2 ranks, 1, then 2, each in another way of sharding; and one of 2 all along."""
+    """A training on 3 ranks, then on one, on 2 and on none, each in another way of sharding."""
     folder = tmp_path_factory.mktemp("moved")
 
     def train(world, name, before, batches, *how):
         before = None if before is None else str(folder / before)
-        return ranks.run(two.__file__, "saved_after", world, str(folder / name), before, batches, *how)[
-            0
-        ]
+        told = (str(folder / name), before, batches, *how)
+        return ranks.run(two.__file__, "saved_after", world, *told)[0]
 
-    train(2, "first", None, (0, 2), "table_wise", 0)
-    alone = train(1, "alone", "first", (2, 4), "table_wise", 200)
-    again = train(2, "again", "alone", (4, 6), "row_wise", 0)
-    straight = train(2, "straight", None, (0, 6), "table_wise", 0)
-    return folder, alone, again, straight
+    found = {
+        "three": train(3, "three", None, (0, 2), "row_wise", 0),
+        "one": train(1, "one", "three", (2, 4), "table_wise", 200),
+        "two": train(2, "two", "one", (4, 6), "table_wise", 0),
+    }
+    for name, batches in (("three", (2, 4)), ("two", (6, 7))):
+        learner, stored = plain_learner(), open_checkpoint(folder / name)
+        learner.load(stored.tensors, stored.state["optimizer"])
+        two.go_on(learner, *batches)
+        found[f"plain after {name}"] = weights_of(learner)
+    write_checkpoint(folder / "plain", learner.tensors(), {"optimizer": learner.numbers()})
+    found["two again"] = train(2, "two again", "plain", (7, 8), "auto", 200)
+    return folder, found
 
 
-def test_a_training_that_moves_from_2_ranks_to_1_and_back_goes_on_as_if_it_had_not(moved):
-    _, alone, again, straight = moved
-    assert (alone[0], again[0], straight[0]) == ({"step": 2}, {"step": 4}, None)
-    for mine, others in zip(again[1:], straight[1:], strict=True):
-        torch.testing.assert_close(mine, others, rtol=1e-5, atol=1e-6)
+def test_a_training_that_moves_between_numbers_of_ranks_goes_on_as_if_it_had_not(moved):
+    _, found = moved
+    assert [found[name][0] for name in ("three", "one", "two")] == [None, {"step": 2}, {"step": 4}]
+    straight, expected = plain_learner(), {}
+    for step in range(8):
+        two.go_on(straight, step, step + 1)
+        expected[step + 1] = weights_of(straight)
+    places = {"three": 2, "one": 4, "two": 6, "two again": 8}
+    for name, step in places.items():
+        for mine, others in zip(found[name][1:], expected[step], strict=True):
+            torch.testing.assert_close(mine, others, rtol=1e-5, atol=1e-6)
+    for name, step in (("three", 4), ("two", 7)):
+        for mine, others in zip(found[f"plain after {name}"], expected[step], strict=True):
+            torch.testing.assert_close(mine, others, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["alone", "again"])
+@pytest.mark.parametrize("name", ["three", "one", "two", "two again"])
 def test_a_checkpoint_becomes_a_plain_layer_with_the_same_bits(moved, name):
-    folder, alone, again, _ = moved
-    vectors = {"alone": alone, "again": again}[name][1]
+    folder, found = moved
     layer = mixdim.distributed.to_layer(folder / name, two.mixed_plan())
-    assert torch.equal(two.plain_weights(layer), vectors)
+    assert torch.equal(two.plain_weights(layer), found[name][1])
+
+
+def test_tensors_are_called_as_those_of_the_plain_model_and_its_optimizer(moved):
+    plain = open_checkpoint(moved[0] / "plain")
+    for name in ("three", "two"):
+        found = open_checkpoint(moved[0] / name)
+        assert {n: (t.shape, t.dtype) for n, t in found.tensors.items()} == {
+            n: (t.shape, t.dtype) for n, t in plain.tensors.items()
+        }
 
 
 def test_a_checkpoint_of_another_plan_is_refused(moved):
     plan = mixdim.plan({"one": 1}, temperature=0, base_dim=14)
-    with pytest.raises(CheckpointError, match=r"another plan: it has 10 blocks there and 1 here"):
-        mixdim.distributed.to_layer(moved[0] / "alone", plan)
+    with pytest.raises(CheckpointError, match=r"of another plan: '.*' has shape .* there and None here"):
+        mixdim.distributed.to_layer(moved[0] / "one", plan)
 
 
-def test_a_checkpoint_that_is_cut_short_is_refused(moved, tmp_path):
-    damaged = tmp_path / "damaged"
-    damaged.mkdir()
-    for path in (moved[0] / "again").iterdir():
-        content = path.read_bytes()
-        (damaged / path.name).write_bytes(content if path.suffix == ".json" else content[:-1])
-    with pytest.raises(CheckpointError, match=r"is damaged: .* is missing or cut short"):
-        mixdim.distributed.to_layer(damaged, two.mixed_plan())
-    for path in damaged.glob("*.safetensors"):  # of the right length, but no longer the same
-        path.write_bytes(b"\1" + bytes(len((moved[0] / "again" / path.name).read_bytes()) - 1))
-    with pytest.raises(CheckpointError, match="is damaged: "):
-        mixdim.distributed.to_layer(damaged, two.mixed_plan())
+def test_learners_on_ranks_keep_the_contract(ranks, tmp_path):
+    ranks.run(two.__file__, "keeps_the_contract", 2, str(tmp_path))
 
 
-@pytest.mark.parametrize("moment", ["before the page", "between renames"])
-def test_a_save_that_is_killed_leaves_the_old_one(ranks, moved, tmp_path, moment):
+def test_a_save_that_is_killed_between_renames_loses_nothing(ranks, moved, tmp_path):
     path = tmp_path / "checkpoint"
-    shutil.copytree(moved[0] / "first", path)
-    before = two.plain_weights(mixdim.distributed.to_layer(path, two.mixed_plan()))
-    group = ranks.start(two.__file__, "killed_while_saving", 2, str(path), moment)
+    shutil.copytree(moved[0] / "three", path)
+    group = ranks.start(two.__file__, "killed_while_saving", 2, str(path))
     codes = group.wait(30)
     assert codes[0] == -9
     assert codes[1] not in (0, None)
     assert "rank 1 has lost another process of the group" in group.printed(1)
-    assert path.exists() == (moment == "before the page")
+    assert not path.exists()
     after = two.plain_weights(mixdim.distributed.to_layer(path, two.mixed_plan()))
-    assert torch.equal(before, after)
+    assert torch.equal(after, moved[1]["three"][1])
     ranks.run(two.__file__, "saved_after", 2, str(path), str(path), (1, 2), "row_wise", 0)
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]  # and nothing beside it
-    assert json.loads((path / "state.json").read_text())["state"] == {"step": 2}
+    assert open_checkpoint(path).state["state"] == {"step": 2}
 
 
 def test_a_disk_that_refuses_one_rank_is_named_by_all_and_the_old_one_stays(ranks, moved, tmp_path):
     path = tmp_path / "checkpoint"
-    shutil.copytree(moved[0] / "first", path)
+    shutil.copytree(moved[0] / "two", path)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    said = ranks.run(two.__file__, "refused_by_the_disk", 2, str(path))
-    assert said == [("File too large", str(path))] * 2
+    lines = ranks.run(two.__file__, "refused_by_the_disk", 2, str(path))
+    assert lines == [f"cannot write the checkpoint {path}: File too large"] * 2
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

@@ -1,16 +1,13 @@
-"""Folding and placement: arithmetic that needs no TorchRec."""
+"""Placement and first weights: arithmetic that needs no TorchRec."""
 
 import re
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mixdim
 from mixdim.distributed.drawing import Drawing
-from mixdim.distributed.folding import Folded
 from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import bytes_by_rank, can_be_cut, place_tables, rows_at
 from mixdim.distributed.tables import tables_of
@@ -23,42 +20,6 @@ def test_one_file_alone_imports_torchrec():
     source = Path(mixdim.__file__).parent
     importing = [p.name for p in source.rglob("*.py") if re.search(IMPORTS, p.read_text(), re.MULTILINE)]
     assert importing == ["engine.py"]
-
-
-@given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 3), st.integers(1, 5))
-def test_a_block_that_is_put_in_pieces_into_shares_is_taken_whole(size, dim, pieces, world):
-    layout = Folded(size, dim)
-    block = torch.arange(1.0, size * dim + 1).view(size, dim)
-    table = torch.zeros(layout.shape)
-    share = -(-layout.rows // world)
-    at_once = -(-size // pieces // 4) * 4
-    for rank in range(world):
-        local = table[rank * share : (rank + 1) * share]
-        for first in range(0, size, at_once):
-            layout.put(first, block[first : first + at_once], local, rank * share)
-    assert torch.equal(layout.take(table), block)
-    assert layout.width % 4 == 0
-    assert int((table != 0).sum()) == block.numel()
-    assert sorted(layout.places(0, size).tolist()) == list(range(layout.rows))
-
-
-def test_folding_wastes_less_than_a_stored_row_of_a_table():
-    for size in (1, 7, 1000):
-        for dim in (1, 2, 4, 8):
-            layout = Folded(size, dim)
-            assert 0 <= layout.rows * layout.width - size * dim < 4
-
-
-@pytest.mark.parametrize("world", [2, 3, 8])
-@pytest.mark.parametrize("rows", [1000, 2**16, 10_131_227])
-def test_popular_rows_are_spread_over_all_shares(rows, world):
-    layout, share = Folded(rows, 4), -(-rows // world)
-    asked = 1 / torch.arange(1.0, rows + 1, dtype=torch.float64)  # Zipf
-    holder = layout.places(0, rows) // share
-    mass = torch.zeros(world, dtype=torch.float64).index_add(0, holder, asked) / asked.sum()
-    assert mass.max() < 1 / world + float(asked[0] / asked.sum())  # whoever holds the first row has that
-    in_order = torch.arange(rows) // share
-    assert asked[in_order == 0].sum() / asked.sum() > mass.max() + 0.15
 
 
 def test_tables_are_drawn_some_rows_at_a_time_and_are_those_of_the_plain_layer(monkeypatch):

@@ -1,11 +1,12 @@
 """What ranks do in these tests, and what one process does in their place."""
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import mixdim
 import mixdim.distributed as distributed
-from mixdim.distributed.joining import joined
+from learner_contract import check_learner
 from mixdim.models import DLRM
 
 
@@ -131,7 +132,7 @@ def held_bytes(sharded):
             found["tables"] += size(*(rows for _, rows in held.parts))
             shards = [] if held.state is None else held.state.local_shards()
             found["state"] += size(*(shard.tensor for shard in shards))
-    of_embeddings, _ = sharded.parts
+    of_embeddings, _ = sharded.dense.parts
     for parameter, state in of_embeddings.state.items():
         found["replicated"] += size(parameter, state["sum"])
     found["replicated"] += size(sharded.module.embeddings.ids.rank_of_id)
@@ -146,7 +147,7 @@ def many_things(rank, world):
     plan, found = mixed_plan(), {}
     ids = [some_ids(plan, 64, seed) for seed in range(6)]
     bags = [some_bags(plan, 64, seed) for seed in range(6)]
-    with joined():
+    with distributed.init():
         for sharding, below in SHARDINGS:
             how = {"sharding": sharding, "replicate_below": below}
             found["first", sharding, below] = dense_weights(
@@ -186,46 +187,78 @@ def many_things(rank, world):
     return found
 
 
-def steps(rank, world, sharded, batches):
-    for batch in batches:
-        share = len(batch) // world
-        here = slice(rank * share, (rank + 1) * share)
-        sharded.zero_grad()
-        ((sharded(batch[here]) - targets(len(batch))[here]) ** 2).mean().backward()
-        sharded.step()
+def loss_of(learner, batch):
+    """The loss of a rank's share of a batch, or of all of it in one process."""
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    share = len(batch) // world
+    here = slice(rank * share, (rank + 1) * share)
+    return ((learner.forward(batch[here]) - targets(len(batch))[here]) ** 2).mean()
+
+
+def go_on(learner, first, last):
+    """Train with some batches, of which three ranks can take equal shares."""
+    for seed in range(first, last):
+        learner.backward(loss_of(learner, some_ids(mixed_plan(), 66, seed)))
+        learner.step()
+        learner.zero_grad()
+
+
+def a_learner(sharding, below, seed=9, plan=None, **options):
+    plan = mixed_plan() if plan is None else plan
+    model = Linear(distributed.ShardableEmbeddings(plan, generator=generator(seed)))
+    how = {"optimizer": "adagrad", "sharding": sharding, "replicate_below": below, **options}
+    return distributed.shard(model, lr=0.05, **how)
 
 
 def saved_after(rank, world, path, before, batches, sharding, below):
     """Go on from a checkpoint, or begin, with some batches; save, and say what the weights are."""
-    plan = mixed_plan()
-    asked = [some_ids(plan, 64, seed) for seed in range(*batches)]
-    with joined():
-        model = Linear(distributed.ShardableEmbeddings(plan, generator=generator(9)))
-        options = {"optimizer": "adagrad", "dense_optimizer": "amsgrad"}
-        how = {"sharding": sharding, "replicate_below": below}
-        sharded = distributed.shard(model, lr=0.05, **options, **how)
-        kept = None if before is None else distributed.load(sharded, before)
-        steps(rank, world, sharded, asked)
-        distributed.save(sharded, path, {"step": batches[1]})
-        return kept, dense_weights(sharded), sharded.module.weight.detach().clone()
+    with distributed.init():
+        learner = a_learner(sharding, below)
+        kept = None if before is None else distributed.load(learner, before)
+        go_on(learner, *batches)
+        distributed.save(learner, path, {"step": batches[1]})
+        return kept, dense_weights(learner), learner.module.weight.detach().clone()
 
 
-def killed_while_saving(rank, world, path, moment):
-    """Rank 0 dies when all files are written and the page is not, or when the old one is put aside."""
+CONTRACTS = [
+    ("table_wise", 0, "adagrad", "amsgrad"),
+    ("row_wise", 0, "adagrad", None),
+    ("auto", 200, "adagrad", "adam"),
+    ("row_wise", 700, "rowwise_adagrad", None),
+]
+
+
+def keeps_the_contract(rank, world, folder):
+    """The contract of learners, in every way of sharding and with every optimizer that has a state."""
+    other = mixdim.plan({"one": 1, "two": 20}, temperature=0, base_dim=14)
+    with distributed.init() as group:
+        for number, (sharding, below, optimizer, dense) in enumerate(CONTRACTS):
+            plan = padded_plan() if optimizer == "rowwise_adagrad" else mixed_plan()
+            wrong = other if plan.base_dim == 14 else plan.with_storage("x", mixdim.Rows(7))
+
+            def make(seed, plan=plan, wrong=wrong, how=(sharding, below, optimizer, dense)):
+                told = {"optimizer": how[2], "dense_optimizer": how[3]}
+                own = wrong if seed is None else plan
+                return a_learner(*how[:2], seed=seed or 0, plan=own, **told)
+
+            def loss(learner, number, plan=plan):
+                return loss_of(learner, some_ids(plan, 66, number))
+
+            check_learner(make, loss, f"{folder}/{number}", group)
+
+
+def killed_while_saving(rank, world, path):
+    """Rank 0 dies when the old checkpoint is put aside and the new one not yet in its place."""
     import os
     import signal
     from pathlib import Path
 
-    from mixdim.distributed import checkpoints
-
-    def die(*_):
-        os.kill(os.getpid(), signal.SIGKILL)
-
     rename = Path.rename
-    if moment == "before the page":
-        checkpoints._finish = die
-    else:
-        Path.rename = lambda mine, to: rename(mine, to) if mine == Path(path) else die()
+
+    def once(mine, to):
+        rename(mine, to) if mine == Path(path) else os.kill(os.getpid(), signal.SIGKILL)
+
+    Path.rename = once
     saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
 
 
@@ -238,7 +271,7 @@ def refused_by_the_disk(rank, world, path):
     try:
         saved_after(rank, world, path, None, (0, 1), "table_wise", 0)
     except OSError as error:
-        return error.strerror, error.filename
+        return str(error)
 
 
 class TwoLayers(nn.Module):
@@ -264,7 +297,7 @@ def small_dlrm(layer, data):
 def one_rank_is_wrong(rank, world):
     """Rank 1 asks for an id that is not there, while rank 0 waits for it."""
     plan = mixed_plan()
-    with joined():
+    with distributed.init():
         model = Linear(distributed.ShardableEmbeddings(plan))
         sharded = distributed.shard(model, lr=0.1, replicate_below=0)
         sharded(some_ids(plan, 2) + 1000 * rank)
@@ -290,7 +323,7 @@ def refused(rank, world):
     attempt("unknown bags", lambda: made(bags=["nothing"]))
     hashed = plan.with_storage("odd", mixdim.Hashed(4, buckets=7))
     attempt("storage", lambda: distributed.ShardableEmbeddings(hashed))
-    with joined():
+    with distributed.init():
         attempt("adam", lambda: distributed.shard(made(), lr=0.1, optimizer="adam"))
         attempt("rowwise", lambda: distributed.shard(made(), lr=0.1, optimizer="rowwise_adagrad"))
         attempt("eps", lambda: distributed.shard(made(), lr=0.1, eps=0.0))

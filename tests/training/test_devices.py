@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 import mixdim
 from far_device import FAR, FarDevice, FarTensor, send
-from mixdim.training import evaluate, preset
+from mixdim.training import DivergedError, evaluate, preset
 from mixdim.training.devices import device_of, to_device
 from mixdim.training.evaluation import outputs_of
 from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer
-from training_data import OwnModel, clicks_with_bags, ratings, raw_bytes
+from training_data import OwnModel, Turning, clicks_with_bags, ratings, raw_bytes
 
 OPTIONS = replace(preset("paper-cf"), batch_size=300, epochs=2, lr=0.05, patience=None)
 
@@ -71,6 +71,35 @@ def test_a_model_elsewhere_is_trained_and_measured_as_one_on_the_cpu(make, data,
     one, other = (outputs_of(model, dataset, "test", batch_size=7) for model in (here, there))
     assert (one.outputs == other.outputs).all()
     assert (one.targets == other.targets).all()
+
+
+@pytest.mark.usefixtures("far")
+def test_losses_elsewhere_are_read_once_a_line_of_the_journal(monkeypatch, tmp_path):
+    model, item, read_at, notes = send(Turning(OwnModel(ratings()), step=10**6)), FarTensor.item, [], []
+
+    def reading(loss):
+        read_at.append(model.calls)
+        return item(loss)
+
+    monkeypatch.setattr(FarTensor, "item", reading)
+    options = replace(OPTIONS, optimizer="sgd", lr=1e-3, batch_size=10, epochs=1, checkpoint_every=10)
+    told = {"progress": lambda stage, done, total, note: notes.append(note)}
+    mixdim.fit(model, ratings(), options=options, out=tmp_path, **told)  # 80 steps, 20 lines
+    at_checkpoints = set(range(10, 81, 10))
+    assert set(read_at) == set(range(4, 81, 4)) | at_checkpoints
+    assert len(read_at) == 80
+    assert [note.partition(", ")[2][:5] for note in notes[:5]] == ["", "", "", "loss ", "loss "]
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert sum('"kind": "train"' in line for line in lines) == 20
+
+
+@pytest.mark.usefixtures("far")
+def test_a_loss_elsewhere_that_diverged_is_told_with_its_step(tmp_path):
+    model = send(Turning(OwnModel(ratings()), step=6))
+    options = replace(OPTIONS, optimizer="sgd", lr=1e-3, batch_size=10)
+    with pytest.raises(DivergedError, match=r"after step 5: the loss is nan; .*step-00000000"):
+        mixdim.fit(model, ratings(), options=options, checkpoint_every=100, out=tmp_path)
+    assert model.calls == 8
 
 
 @pytest.mark.usefixtures("far")

@@ -9,7 +9,6 @@ import torch
 
 import mixdim
 from mixdim.training import Checkpoints, Stopped
-from mixdim.training.resumption import LATER_OPTIONS
 from resumed_runs import OPTIONS, assert_same, everything, fit_anew, without_times
 from training_data import OwnModel, clicks, clicks_with_bags, ratings, raw_bytes, small_model
 
@@ -58,24 +57,6 @@ def test_with_unknown_dropout_weight_decay_and_two_learning_rates_a_kill_changes
         without = replace(options, **change)
         plain = fit_anew(make, dataset, tmp_path / f"plain-{number}", options=without)
         assert raw_bytes(plain[0]) != raw_bytes(straight[0])
-
-
-def test_a_checkpoint_from_before_there_were_the_later_options_goes_on_without_them(
-    tmp_path, monkeypatch
-):
-    dataset = ratings()
-    straight = fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "straight")
-    save = Checkpoints.save
-
-    def as_earlier(self, kind, step, tensors, state):
-        options = {k: v for k, v in state.get("options", {}).items() if k not in LATER_OPTIONS}
-        return save(self, kind, step, tensors, {**state, "options": options})
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", as_earlier)
-        assert fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "run", kill_at=11) is None
-    resumed = fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "run", resume=True)
-    assert raw_bytes(resumed[0]) == raw_bytes(straight[0])
 
 
 def test_a_kill_at_any_step_or_evaluation_changes_nothing(tmp_path):
@@ -156,7 +137,7 @@ def test_from_an_older_checkpoint_if_the_newest_is_damaged(tmp_path, caplog):
     assert fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "run", kill_at=11) is None
     newest = Checkpoints(tmp_path / "run" / "checkpoint").newest_path()
     assert newest.name == "step-00000008"
-    (newest / "tensors.safetensors").write_bytes(b"")
+    (newest / "rank-00000.safetensors").write_bytes(b"")
     with caplog.at_level(logging.WARNING):
         resumed = fit_anew(lambda: OwnModel(dataset), dataset, tmp_path / "run", resume=True)
     assert "step-00000008 is damaged" in caplog.text

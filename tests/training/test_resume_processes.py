@@ -62,7 +62,7 @@ def wait_for_step(process, out, step):
 def digests(out):
     """What must not depend on kills: the final state, the best weights, the metrics."""
     summary = json.loads((out / "summary.json").read_text())
-    weights = sorted((out / "checkpoint").glob("*/tensors.safetensors"))
+    weights = sorted((out / "checkpoint").glob("*/*.safetensors"))
     best = summary["validation"]["best"]["step"]
     assert {f"step-{summary['steps']:08d}", f"best-{best:08d}"} <= {path.parent.name for path in weights}
     return {

@@ -10,7 +10,7 @@ from torch import nn
 
 import mixdim
 from fitted_guesses import OPTIONS, Guess, saved_steps
-from mixdim.training import Checkpoints, DivergedError, Stopped, checkpoints
+from mixdim.training import Checkpoints, DivergedError, Stopped, checkpoint
 from training_data import Turning, ratings, small_model
 
 
@@ -77,8 +77,8 @@ def test_weights_that_are_not_finite_never_get_into_a_checkpoint(tmp_path, optim
     kept = list((tmp_path / "checkpoint").glob("*-*"))
     assert kept
     for path in kept:
-        tensors = checkpoints.read_checkpoint(path).tensors
-        assert all(tensor.isfinite().all() for tensor in tensors.values())
+        tensors = checkpoint.open_checkpoint(path).tensors
+        assert all(tensor.read().isfinite().all() for tensor in tensors.values())
     assert saved_steps(tmp_path)[-1] < step
 
 
@@ -105,11 +105,11 @@ def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, number, call):
 
 
 def test_a_full_disk_stops_the_run_with_one_error(tmp_path, monkeypatch):
-    def full(tensors, path):
-        raise OSError(errno.ENOSPC, "full")
+    def full(path, tensors):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     mixdim.fit(Guess(), ratings(), options=OPTIONS, epochs=1, out=tmp_path)
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
     with pytest.raises(OSError, match=r"cannot write the checkpoint .*: No space left on device"):
         mixdim.fit(Guess(), ratings(), options=OPTIONS, epochs=2, out=tmp_path, resume=True)
     assert saved_steps(tmp_path) == [8]

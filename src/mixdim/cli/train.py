@@ -85,8 +85,8 @@ def train(
     if out is None:
         raise ValueError("Missing option '--out'.")
     if options.distributed:
-        if tune or options.tensorboard:
-            raise ValueError("--tune and --tensorboard are not there with --distributed")
+        if tune:
+            raise ValueError("--tune is not there with --distributed")
         _train_distributed(options, out, resume=resume, overwrite=overwrite)
         return
     tuned = None

@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING
 from mixdim._util.lazy import names_later
 
 if TYPE_CHECKING:
-    from mixdim.distributed.checkpoints import load, save
+    from mixdim.distributed.checkpoint import load, save, to_layer
     from mixdim.distributed.embeddings import ShardableEmbeddings
-    from mixdim.distributed.joining import joined
-    from mixdim.distributed.sharded import Sharded
+    from mixdim.distributed.process_group import init
+    from mixdim.distributed.sharded_learner import ShardedLearner
     from mixdim.distributed.sharding import shard
-    from mixdim.distributed.stored import to_layer
 else:  # a type checker would take any name for one that is there
     __getattr__, __dir__ = names_later(
         globals(),
         names={
             "ShardableEmbeddings": "embeddings",
-            "Sharded": "sharded",
-            "joined": "joining",
-            "load": "checkpoints",
-            "save": "checkpoints",
+            "ShardedLearner": "sharded_learner",
+            "init": "process_group",
+            "load": "checkpoint",
+            "save": "checkpoint",
             "shard": "sharding",
-            "to_layer": "stored",
+            "to_layer": "checkpoint",
         },
     )
 
-__all__ = ["ShardableEmbeddings", "Sharded", "joined", "load", "save", "shard", "to_layer"]
+__all__ = ["ShardableEmbeddings", "ShardedLearner", "init", "load", "save", "shard", "to_layer"]

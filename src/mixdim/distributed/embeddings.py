@@ -19,7 +19,7 @@ from mixdim.distributed.engine import (
     KeyedJaggedTensor,
     KeyedTensor,
 )
-from mixdim.distributed.quiet import quiet
+from mixdim.distributed.process_group import torchrec_warnings
 from mixdim.distributed.routing import Key, KeyRouting, Routed, keys_of
 from mixdim.distributed.tables import tables_of
 from mixdim.kernels.ids import require_integers
@@ -159,7 +159,7 @@ class ShardableEmbeddings(nn.Module):
                 "the tables have no weights yet: call mixdim.distributed.shard(model) first"
             )
         names = [key.name for key in self.key_routing.keys]
-        with quiet():
+        with torchrec_warnings():
             asked = KeyedJaggedTensor(names, routed.values, lengths=routed.lengths, stride=batch_size)
             pooled = self.tables(asked).wait()
             wanted = [[key.name for key in keys] for keys in self._in_slots.values()]

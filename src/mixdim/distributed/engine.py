@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mixdim.distributed.quiet import quiet
+from mixdim.distributed.process_group import torchrec_warnings
 
 try:
-    with quiet():
+    with torchrec_warnings():
         from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, KeyedTensor
         from torchrec.distributed import DistributedModelParallel, ShardingEnv
         from torchrec.distributed.embedding_types import EmbeddingComputeKernel

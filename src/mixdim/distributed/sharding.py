@@ -26,19 +26,25 @@ from mixdim.distributed.engine import (
     row_wise,
     table_wise,
 )
-from mixdim.distributed.folding import Folded
 from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import REPLICATE_BELOW, Place, Sharding, place_tables
-from mixdim.distributed.quiet import quiet
-from mixdim.distributed.sharded import Sharded, embeddings_in, inside
-from mixdim.distributed.telling import broadcast
+from mixdim.distributed.process_group import broadcast, torchrec_warnings
+from mixdim.distributed.sharded_learner import (
+    SUM,
+    SUM_BY_ROW,
+    ShardedLearner,
+    embeddings_in,
+    inside,
+)
 from mixdim.training.optimizers import OPTIMIZERS
+from mixdim.training.packed_rows import PackedRows
 
 CLASSES: dict[str, Callable[..., Optimizer]] = {
     "sgd": SGD,
     "adagrad": Adagrad,
     "rowwise_adagrad": RowWiseAdagrad,
 }
+STATE = {"adagrad": SUM, "rowwise_adagrad": SUM_BY_ROW}  # what they keep of a table
 
 
 def shard(
@@ -52,7 +58,7 @@ def shard(
     eps: float = 1e-10,
     sharding: Sharding = "auto",
     replicate_below: int = REPLICATE_BELOW,
-) -> Sharded:
+) -> ShardedLearner:
     """Spread a model over all ranks of the process group; every rank calls this with the same model.
 
     - `model`: one that has been given a `ShardableEmbeddings`, on the CPU.
@@ -64,7 +70,7 @@ def shard(
     """
     if not dist.is_initialized():
         raise ValueError(
-            "there is no process group: start with torchrun and enter mixdim.distributed.joined(), or "
+            "there is no process group: start with torchrun and enter mixdim.distributed.init(), or "
             "call torch.distributed.init_process_group"
         )
     positive_number(lr, "lr")
@@ -90,7 +96,7 @@ def shard(
             if own[table.name].kind != "data_parallel":
                 weight = embeddings.tables.embedding_bags[table.name].weight
                 settings = _settings(optimizer, table.layout, lr=table_lr, eps=eps)
-                with quiet():
+                with torchrec_warnings():
                     apply_optimizer_in_backward(CLASSES[optimizer], [weight], settings)
         plans[inside(path, "tables")] = construct_module_sharding_plan(
             embeddings.tables,
@@ -100,7 +106,7 @@ def shard(
             world_size=world,
             device_type=place.type,
         )
-    with quiet():
+    with torchrec_warnings():
         spread = DistributedModelParallel(
             model,
             env=ShardingEnv.from_process_group(dist.group.WORLD),
@@ -108,54 +114,52 @@ def shard(
             plan=ShardingPlan(plans),
             sharders=[sharder],
         )
-    return _with_optimizers(spread, places, optimizer, dense_optimizer, lr, table_lr, eps)
+    learner = ShardedLearner(
+        spread,
+        places,
+        kind=OPTIMIZERS[dense_optimizer],
+        state_key=STATE.get(optimizer),
+        device=place,
+    )
+    _draw_tables(learner)
+    _add_optimizers(learner, optimizer, lr, table_lr, eps)
+    return learner
 
 
-def _with_optimizers(
-    model: DistributedModelParallel,
-    places: dict[str, dict[str, Place]],
-    optimizer: str,
-    dense_optimizer: str,
-    lr: float,
-    table_lr: float,
-    eps: float,
-) -> Sharded:
-    """Give a model that was spread its first weights and its optimizers."""
-    sharded = Sharded(model, places, [], None)
-    _draw_tables(sharded)
-    parameters, small = dict(model.named_parameters()), []
-    for path, embeddings in sharded.embeddings.items():
+def _add_optimizers(
+    learner: ShardedLearner, optimizer: str, lr: float, table_lr: float, eps: float
+) -> None:
+    """Add the optimizers of what every rank has: small tables, and all that is no table."""
+    parameters, small = dict(learner.model.named_parameters()), []
+    for path, embeddings in learner.embeddings.items():
         for table in embeddings.block_tables:
-            if places[path][table.name].kind == "data_parallel":
+            if learner.places[path][table.name].kind == "data_parallel":
                 name = inside(path, f"tables.embedding_bags.{table.name}.weight")
                 settings = _settings(optimizer, table.layout, lr=table_lr, eps=eps)
                 small.append({"params": [parameters[name]], **settings})
     if small:
-        sharded.small_tables = CLASSES[optimizer](small)
-    in_embeddings = tuple(inside(path, "") for path in places)
-    dense = sharded.dense_parameters().items()
-    kind = OPTIMIZERS[dense_optimizer]
+        learner.small_tables = CLASSES[optimizer](small)
+    in_embeddings = tuple(inside(path, "") for path in learner.places)
+    dense = learner.dense.parameters.items()
     for rate, own in (
         (table_lr, [(name, p) for name, p in dense if name.startswith(in_embeddings)]),
         (lr, [(name, p) for name, p in dense if not name.startswith(in_embeddings)]),
     ):
         if own:
-            sharded.parts += kind.parts(own, set(), rate, 0.0)
-    return sharded
+            learner.dense.parts += learner.dense.kind.parts(own, set(), rate, 0.0)
 
 
 @torch.no_grad()
-def _draw_tables(sharded: Sharded) -> None:
+def _draw_tables(learner: ShardedLearner) -> None:
     """Draw the first weights of what this rank holds, as rank 0's generator says."""
-    held = dict(sharded.tables())
+    held = {(path, table.table.block): table for path, table in learner.tables()}
     for table in held.values():
         for _, rows in table.parts:
             rows.zero_()  # also what stands for nothing
-    for path, embeddings in sharded.embeddings.items():
-        names = {table.block: inside(path, table.name) for table in embeddings.block_tables}
+    for path, embeddings in learner.embeddings.items():
         embeddings.drawing.state = broadcast(embeddings.drawing.state)
         for block, first, values in embeddings.drawing.tables():
-            own = held[names[block]]
+            own = held[path, block]
             for local_first, rows in own.parts:
                 own.table.layout.put(first, values, rows, local_first)
 
@@ -181,7 +185,7 @@ def _generator(place: Place) -> Any:
     return table_wise(rank=place.rank, compute_kernel=fused)
 
 
-def _settings(optimizer: str, layout: Folded, *, lr: float, eps: float) -> dict[str, float]:
+def _settings(optimizer: str, layout: PackedRows, *, lr: float, eps: float) -> dict[str, float]:
     """What an optimizer of tables is told.
 
     The row-wise one divides by the mean square over the stored width, of which only dim numbers are not

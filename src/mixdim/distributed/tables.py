@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mixdim.distributed.folding import Folded
 from mixdim.layer.layout import LaidBlock, Layout
+from mixdim.training.packed_rows import PackedRows
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class BlockTable:
 
     name: str
     block: LaidBlock
-    layout: Folded
+    layout: PackedRows
 
     @property
     def nbytes(self) -> int:
@@ -33,6 +33,6 @@ def tables_of(layout: Layout, names: list[str]) -> list[BlockTable]:
                     "blocks only, such as mixdim.plan makes"
                 )
             stored = block.storage.stored_rows(block.size)
-            folded = Folded(stored, block.storage.width(layout.base_dim))
-            tables.append(BlockTable(f"feature{feature}_block{number}", block, folded))
+            packed = PackedRows(stored, block.storage.width(layout.base_dim))
+            tables.append(BlockTable(f"feature{feature}_block{number}", block, packed))
     return tables

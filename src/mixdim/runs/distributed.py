@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mixdim._util.files import write_atomically
-from mixdim._util.locks import alone_at_work
 from mixdim.data import Dataset
 from mixdim.distributed.placement import bytes_by_rank
 from mixdim.distributed.tables import tables_of
@@ -28,15 +26,10 @@ from mixdim.runs.folder import (
     CONFIG,
     PLAN,
     SUMMARY,
-    empty,
-    make_run_folder,
-    remove_unfinished,
 )
 from mixdim.runs.models import build_model, check_fits
-from mixdim.runs.summary import read_summary, summarize
-from mixdim.runs.train import continued, is_finished, opening_lines, plan_of
-from mixdim.tasks import task_of
-from mixdim.training.baselines import baselines_of
+from mixdim.runs.summary import read_summary
+from mixdim.runs.train import begun, continued, is_finished, opening_lines, plan_of, trained_summary
 from mixdim.training.evaluation import Progress, feature_to_slice_by
 from mixdim.training.options import AUTO
 
@@ -53,7 +46,7 @@ def train_distributed(
     echo: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Train as the config says on all processes that torchrun started; returns the summary."""
-    from mixdim.distributed.joining import joined  # TorchRec is installed on its own
+    from mixdim.distributed.process_group import init  # TorchRec is installed on its own
 
     if resume and overwrite:
         raise ValueError("give --resume or --overwrite, not both")
@@ -66,7 +59,8 @@ def train_distributed(
     if config.data is None:
         raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
     config, dataset = resolved_for_ranks(config)
-    options, plan = config.training_options(), plan_of(config, dataset)
+    config.training_options()  # refuses what is wrong
+    plan = plan_of(config, dataset)
     plan.check_trained()
     # Refuses storages that TorchRec does not have, before there is a folder.
     tables_of(Layout.of(plan), list(plan))
@@ -75,21 +69,8 @@ def train_distributed(
     if resume and (out / SUMMARY).is_file() and is_finished(summary := read_summary(out), config):
         echo(f"{out} is finished already")
         return summary
-    with joined() as group, ExitStack() as held:
-        from mixdim.distributed.telling import broadcast_text
-        from mixdim.distributed.training import fit_together
-
-        wrong = ""
-        if group.rank == 0:
-            try:
-                make_run_folder(out, resume=resume, overwrite=overwrite)
-                held.enter_context(alone_at_work(out))
-                _begin(config, plan, out, resume=resume)
-            except (OSError, ValueError) as error:
-                wrong = str(error) or repr(error)
-        if wrong := broadcast_text(wrong):
-            raise ValueError(wrong)
-        sharded = _sharded(config, plan, dataset)
+    with init() as group, begun(out, config, plan, resume=resume, overwrite=overwrite, group=group):
+        learner = _sharded(config, plan, dataset)
         with torch.device("meta"):
             shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
         if group.rank == 0:
@@ -97,14 +78,14 @@ def train_distributed(
                 echo(line)
             for line in _lines_about_ranks(config, plan, group.world, leaves_out=leaves_out):
                 echo(line)
-        fitted = fit_together(sharded, group, dataset, options, out, resume=resume, progress=progress)
+        summary = trained_summary(
+            learner, shapes, config, plan, dataset, out, resume=resume, progress=progress, group=group
+        )
+        summary["ranks"] = group.world
         if group.rank == 0:
-            baselines = baselines_of(dataset, progress=progress)
-            summary = summarize(config, plan, shapes, fitted, dataset, baselines)
-            summary["ranks"] = group.world
             write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + "\n")
-        broadcast_text("")  # nobody leaves before it is written
-        return read_summary(out)
+        group.barrier()  # nobody leaves before it is written
+        return summary
 
 
 def _lines_about_ranks(config: RunConfig, plan: Plan, world: int, *, leaves_out: bool) -> list[str]:
@@ -143,19 +124,7 @@ def resolved_for_ranks(config: RunConfig) -> tuple[RunConfig, Dataset]:
     full = of_ranks.merged_with(config).resolved(dataset)
     check_fits(full, dataset)
     feature_to_slice_by(dataset, full.slice_by)
-    task_of(dataset.task)
     return full, dataset
-
-
-def _begin(config: RunConfig, plan: Plan, out: Path, *, resume: bool) -> None:
-    from mixdim.distributed.stored import remove_killed_saves  # half a second of PyTorch
-
-    if not resume:
-        empty(out)
-    remove_unfinished(out)
-    remove_killed_saves(out / "checkpoint")
-    write_atomically(out / CONFIG, config.to_toml())
-    plan.save(out / PLAN)
 
 
 def _sharded(config: RunConfig, plan: Plan, dataset: Dataset) -> Any:
@@ -164,6 +133,8 @@ def _sharded(config: RunConfig, plan: Plan, dataset: Dataset) -> Any:
     from mixdim.distributed.sharding import shard
 
     assert config.lr is not None
+    assert config.seed is not None
+    torch.manual_seed(config.seed)
     bags = [name for name in dataset.feature_names if name not in dataset.single_valued]
 
     def layer(plan: Plan, drawn: Drawn | None, *, pooling: Pooling = "sum") -> ShardableEmbeddings:

@@ -22,7 +22,7 @@ from mixdim.runs.config import RunConfig, run_options
 from mixdim.runs.embeddings import embedding_bytes
 from mixdim.runs.folder import JOURNAL, SUMMARY
 from mixdim.tasks import Task, task_of
-from mixdim.training import Fitted
+from mixdim.training import Result
 from mixdim.training.baselines import Baselines
 
 
@@ -30,7 +30,7 @@ def summarize(
     config: RunConfig,
     plan: Plan,
     model: Model,
-    fitted: Fitted,
+    result: Result,
     dataset: Dataset,
     baselines: Baselines,
 ) -> dict[str, Any]:
@@ -54,15 +54,15 @@ def summarize(
         "embedding_bytes": embedding_bytes(model),
         "bits": plan.least_bits,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
-        "epochs_run": fitted.epochs_run,
-        "steps": fitted.steps,
-        "stopped_early": fitted.stopped_early,
-        "seconds": fitted.seconds,
-        "samples_per_second": fitted.samples_per_second,
-        "peak_memory_bytes": fitted.peak_memory_bytes,
-        "slice_feature": fitted.slice_feature,
-        "validation": fitted.validation,
-        "test": fitted.test,
+        "epochs_run": result.epochs_run,
+        "steps": result.steps,
+        "stopped_early": result.stopped_early,
+        "seconds": result.seconds,
+        "samples_per_second": result.samples_per_second,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "slice_feature": result.slice_feature,
+        "validation": result.validation,
+        "test": result.test,
         "baselines": baselines,
         **({bound: truth[bound]} if bound in truth else {}),
         "unknown_lookups": {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,11 @@ from mixdim.runs.models import build_model, check_fits, check_shares
 from mixdim.runs.summary import read_curve, read_summary, summarize
 from mixdim.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
 from mixdim.tasks import task_of
-from mixdim.training import evaluate, fit
+from mixdim.training import Learner, LocalLearner, Trainer, evaluate
 from mixdim.training.auto import in_words
 from mixdim.training.baselines import Baselines, baselines_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
+from mixdim.training.group import ALONE, Group
 from mixdim.training.inputs import num_rows
 from mixdim.training.memory import available_memory
 from mixdim.training.options import AUTO, check_preset
@@ -100,15 +102,9 @@ def train_run(
             return TrainedRun(summary, read_curve(out, task), lambda: open_for(out, dataset).model)
     available = available_memory()
     forecast = require_memory(config, trained, dataset, available=available)
-    make_run_folder(out, resume=resume, overwrite=overwrite)
-    with alone_at_work(out):
-        if not resume:
-            empty(out)
-        remove_unfinished(out)
-        write_atomically(saved, config.to_toml())
+    with begun(out, config, plan, resume=resume, overwrite=overwrite):
         if tuned is not None:
             write_atomically(out / TUNING, json.dumps(tuned, indent=2) + "\n")
-        plan.save(planned)
         torch.manual_seed(options.seed)
         mean = task.constant_output(dataset.mean_target)
         model = build_model(config, trained, num_dense=dataset.num_dense, mean=mean)
@@ -117,19 +113,18 @@ def train_run(
         for line in opening_lines(config, plan, model, dataset):
             echo(line)
         echo(f"memory: about {forecast}, {forecast.share_of(available)}")
-        fitted = fit(
+        summary = trained_summary(
+            LocalLearner(model, options),
             model,
+            config,
+            plan,
             dataset,
-            options=options,
-            out=out,
+            out,
             resume=resume,
-            tensorboard=bool(config.tensorboard),
             progress=progress,
+            baselines=(known_baselines or {}).get(dataset.fingerprint),
+            logistic=logistic,
         )
-        baselines = (known_baselines or {}).get(dataset.fingerprint)
-        if baselines is None:
-            baselines = baselines_of(dataset, logistic=logistic, progress=progress)
-        summary = summarize(config, plan, model, fitted, dataset, baselines)
         if (out / TUNING).is_file():  # also from before a resumption
             summary["tuning"] = json.loads((out / TUNING).read_bytes())
         if not plan.is_trained:
@@ -138,6 +133,71 @@ def train_run(
         page = json.dumps(summary, indent=2) + "\n"
         write_atomically(out / SUMMARY, page)
         return TrainedRun(json.loads(page), read_curve(out, task), lambda: model)
+
+
+@contextmanager
+def begun(
+    out: Path,
+    config: RunConfig,
+    plan: Plan,
+    *,
+    resume: bool,
+    overwrite: bool,
+    group: Group = ALONE,
+) -> Iterator[None]:
+    """Hold the folder of a run, with its config and plan written; process 0 does that for all."""
+    with ExitStack() as held:
+
+        def begin() -> None:
+            if group.rank > 0:
+                return
+            make_run_folder(out, resume=resume, overwrite=overwrite)
+            held.enter_context(alone_at_work(out))
+            if not resume:
+                empty(out)
+            remove_unfinished(out)
+            write_atomically(out / CONFIG, config.to_toml())
+            plan.save(out / PLAN)
+
+        group.together(begin, ValueError, OSError)
+        yield
+
+
+def trained_summary(
+    learner: Learner,
+    model: Model,
+    config: RunConfig,
+    plan: Plan,
+    dataset: Dataset,
+    out: Path,
+    *,
+    resume: bool,
+    progress: Progress | None,
+    group: Group = ALONE,
+    baselines: Baselines | None = None,
+    logistic: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train, and put together what `summary.json` says; in a group all processes return it.
+
+    - `model` is that of one process: only its shapes are read.
+    - `baselines` of the data, if they are known; `logistic` is a part of them that is.
+    """
+    trainer = Trainer(
+        learner,
+        dataset,
+        config.training_options(),
+        out=out,
+        group=group,
+        progress=progress,
+        tensorboard=bool(config.tensorboard),
+    )
+    result = trainer.run(resume=resume)
+
+    def summary() -> dict[str, Any]:
+        known = baselines or baselines_of(dataset, logistic=logistic, progress=progress)
+        return summarize(config, plan, model, result, dataset, known)
+
+    return group.first(summary)
 
 
 def plan_of(config: RunConfig, dataset: Dataset) -> Plan:

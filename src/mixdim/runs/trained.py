@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from torch import nn
 
 from mixdim._util.files import write_atomically
 from mixdim.data import Dataset
@@ -30,7 +29,7 @@ from mixdim.runs.models import build_model
 from mixdim.runs.summary import read_summary
 from mixdim.tasks import task_of
 from mixdim.training import Checkpoints, evaluate, load_weights
-from mixdim.training.checkpoints import CheckpointError
+from mixdim.training.checkpoint import CheckpointError
 from mixdim.training.evaluation import Progress, outputs_of
 
 WEIGHTS = ("best", "last")
@@ -81,9 +80,6 @@ def open_run(
     model = build_model(
         config, plan.trainable(), num_dense=num_dense, mean=0.0
     )  # mean: with the weights
-    if config.distributed:
-        step = _fill_from_ranks(model, path / "checkpoint", weights)
-        return OpenedRun(config, plan, model, step)
     checkpoints = Checkpoints(path / "checkpoint")
     newest = checkpoints.newest()
     if weights == "best":
@@ -95,22 +91,6 @@ def open_run(
         chosen = newest
     load_weights(model, chosen)
     return OpenedRun(config, plan, model if as_trained else served(model, plan), chosen.step)
-
-
-def _fill_from_ranks(model: nn.Module, folder: Path, weights: str) -> int:
-    """Set a model to the best or the last weights that many processes saved; returns their step."""
-    # PyTorch takes half a second to import what reads them.
-    from mixdim.distributed.stored import fill_model, newest_step, read_state
-
-    newest = newest_step(folder)
-    if newest is None:
-        raise CheckpointError(f"{folder.parent} has no checkpoint yet")
-    state = read_state(newest)["state"]
-    if weights == "best" and state["best"] is not None:
-        newest = folder / f"best-{state['best']['step']:08d}"
-        state = read_state(newest)["state"]
-    fill_model(newest, model)
-    return int(state["step"])
 
 
 def evaluate_run(

@@ -1,4 +1,8 @@
-"""How good a model is on a split: all its outputs, then metrics. Knows nothing about training."""
+"""How good a model is on a split: all its outputs, then metrics. Knows nothing about training.
+
+In a group each process takes its share of each batch; process 0 has all outputs, measures, and tells the
+others.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from torch import Tensor, nn
 
 from mixdim.tasks import task_of
 from mixdim.training.devices import device_of, to_device
+from mixdim.training.group import ALONE, Group
 from mixdim.training.inputs import TrainingData, num_rows
 from mixdim.training.slices import measure_slices, thirds_of_popularity
 
@@ -78,27 +83,36 @@ def outputs_of(
     with_ids_of: str | None = None,
     progress: Progress | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    group: Group = ALONE,
 ) -> Outputs:
-    """Run a model over a split, in evaluation mode and on the device where it is."""
-    rows, device = num_rows(data, split), device_of(model)
-    column = None if with_ids_of is None else list(data.single_valued).index(with_ids_of)
-    outputs, targets = np.empty(rows, np.float32), np.empty(rows, np.float32)
-    ids = None if column is None else np.empty(rows, np.int64)
-    done = 0
+    """Run a model over a split, in evaluation mode and on the device where it is.
+
+    In a group of several processes, process 0 has all rows, and the others none.
+    """
+    rows, device, column = num_rows(data, split), device_of(model), None
+    if with_ids_of is not None:
+        column = list(data.single_valued).index(with_ids_of)
+    kept, done = rows if group.rank == 0 else 0, 0
+    outputs, targets = np.empty(kept, np.float32), np.empty(kept, np.float32)
+    ids = None if column is None else np.empty(kept, np.int64)
     with evaluating(model):
-        for batch in data.batches(split, batch_size=batch_size):
-            if stopped():
+        for batch in data.batches(split, batch_size=batch_size, **group.part):
+            if group.any(stopped())[0]:
                 raise Interrupted
-            here = slice(done, done + len(batch.target))
-            output = model(to_device(batch, device))
-            outputs[here] = check_output(output, batch.target).numpy(force=True)
-            targets[here] = batch.target.numpy(force=True)
-            if ids is not None and column is not None:
-                ids[here] = batch.ids[:, column].numpy(force=True)
-            done = here.stop
+            output = group.gather(check_output(model(to_device(batch, device)), batch.target))
+            target = group.gather(batch.target)
+            of_rows = None if column is None else group.gather(batch.ids[:, column])
+            # Shares are of one size: after the last row of a batch are some that count for nothing.
+            count = len(target) if group.world == 1 else min(batch_size, rows - done)
+            here, done = slice(done, done + count), done + count
+            if group.rank == 0:
+                outputs[here] = output[:count].numpy(force=True)
+                targets[here] = target[:count].numpy(force=True)
+                if ids is not None and of_rows is not None:
+                    ids[here] = of_rows[:count].numpy(force=True)
             if progress is not None:
                 progress(f"measuring {split}", done, rows, "")
-    check_finite(outputs, split)
+    group.together(lambda: check_finite(outputs, split), FloatingPointError)
     return Outputs(outputs, targets, ids)
 
 
@@ -111,6 +125,7 @@ def evaluate(
     slice_by: str | None = None,
     progress: Progress | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    group: Group = ALONE,
 ) -> dict[str, Any]:
     """Measure a model on a split: the metrics of its task, and the same in `slices`.
 
@@ -125,8 +140,9 @@ def evaluate(
         with_ids_of=feature,
         progress=progress,
         stopped=stopped,
+        group=group,
     )
-    return metrics_of(found, data, feature)
+    return group.first(lambda: metrics_of(found, data, feature), ValueError)
 
 
 def metrics_of(found: Outputs, data: TrainingData, slice_by: str | None) -> dict[str, Any]:

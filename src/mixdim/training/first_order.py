@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixdim.training.evaluation import Progress
+from mixdim.training.fitting import fit
 from mixdim.training.inputs import Batch, Batches, TrainingData, num_rows
-from mixdim.training.loop import fit
 from mixdim.training.options import TrainingOptions
 
 # An epoch has all training rows, or a random part of them, each epoch another: so many rows, or one in

@@ -73,7 +73,8 @@ class TrainingData(Protocol):
     ) -> Batches:
         """Return the batches of a split from `position` on; an order depends on seed and epoch only.
 
-        With the option `unknown_dropout`, and only then, it is also called with `unknown_dropout=True`.
+        With the option `unknown_dropout`, and only then, it is also called with `unknown_dropout=True`;
+        in a group of several processes, and only then, with `part=(rank, world)`: see `Dataset.batches`.
         """
 
 

@@ -78,42 +78,17 @@ def check_weight_decay(optimizer: str, weight_decay: float) -> None:
         )
 
 
-class NamedOptimizer:
-    """One optimizer for a whole model, whatever mixture of row-sparse and dense gradients it has.
+class NamedParts:
+    """PyTorch's optimizers of some parameters, all of one kind, as one.
 
-    Its state is a dictionary of tensors and one of numbers, both by parameter name and key, so that it
+    Their state is a dictionary of tensors and one of numbers, both by parameter name and key, so that it
     can be written without pickle.
     """
 
     def __init__(
-        self,
-        name: str,
-        model: nn.Module,
-        *,
-        lr: float,
-        table_lr: float | None = None,
-        weight_decay: float = 0.0,
+        self, kind: OptimizerKind, parameters: dict[str, nn.Parameter], parts: list[Optimizer]
     ) -> None:
-        """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another.
-
-        The `weight_decay` is that of embeddings and matrices; an MLP's biases have none.
-        """
-        check_weight_decay(name, weight_decay)
-        for module in model.modules():
-            if isinstance(plan := getattr(module, "plan", None), Plan):
-                plan.check_trained()
-        self.kind, self.parameters = OPTIMIZERS[name], dict(model.named_parameters())
-        sparse, tables = sparse_parameters(model), embedding_parameters(model)
-        groups: dict[tuple[float, float], Named] = {}
-        for one, parameter in self.parameters.items():
-            own_lr = table_lr if table_lr is not None and one in tables else lr
-            decay = weight_decay if one in tables or parameter.dim() > 1 else 0.0
-            groups.setdefault((own_lr, decay), []).append((one, parameter))
-        self.parts = [
-            part
-            for (own, decay), some in groups.items()
-            for part in self.kind.parts(some, sparse, own, decay)
-        ]
+        self.kind, self.parameters, self.parts = kind, parameters, parts
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
@@ -179,6 +154,41 @@ class NamedOptimizer:
             for name, parameter in self.parameters.items()
             if parameter in part.state
         ]
+
+
+class NamedOptimizer(NamedParts):
+    """One optimizer for a whole model, whatever mixture of row-sparse and dense gradients it has."""
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        *,
+        lr: float,
+        table_lr: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another.
+
+        The `weight_decay` is that of embeddings and matrices; an MLP's biases have none.
+        """
+        check_weight_decay(name, weight_decay)
+        for module in model.modules():
+            if isinstance(plan := getattr(module, "plan", None), Plan):
+                plan.check_trained()
+        kind, parameters = OPTIMIZERS[name], dict(model.named_parameters())
+        sparse, tables = sparse_parameters(model), embedding_parameters(model)
+        groups: dict[tuple[float, float], Named] = {}
+        for one, parameter in parameters.items():
+            own_lr = table_lr if table_lr is not None and one in tables else lr
+            decay = weight_decay if one in tables or parameter.dim() > 1 else 0.0
+            groups.setdefault((own_lr, decay), []).append((one, parameter))
+        parts = [
+            part
+            for (own, decay), some in groups.items()
+            for part in kind.parts(some, sparse, own, decay)
+        ]
+        super().__init__(kind, parameters, parts)
 
 
 def sparse_parameters(model: nn.Module) -> set[str]:

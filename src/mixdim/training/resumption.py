@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from mixdim.training.checkpoints import Checkpoint, CheckpointError, Checkpoints
-from mixdim.training.devices import device_of, random_states, set_random_states
+from mixdim.training import learner as learners
+from mixdim.training.checkpoint import Checkpoint, CheckpointError, Checkpoints
+from mixdim.training.devices import random_states, set_random_states
 from mixdim.training.inputs import TrainingData
-from mixdim.training.optimizers import NamedOptimizer
+from mixdim.training.learner import MODEL, Learner, with_prefix, without_prefix
 from mixdim.training.options import TrainingOptions
+from mixdim.training.shards import StoredTensor, in_memory
 
 log = logging.getLogger("mixdim.training")
 
-# What runs did before there was such an option: checkpoints of then do not have it.
-LATER_OPTIONS = {"unknown_dropout": False, "table_lr": None, "weight_decay": 0.0}
 MAY_CHANGE = {"epochs", "patience", "checkpoint_every"}  # between a run and its resumption
+RANDOM = "random/"
 
 
 @dataclass
@@ -57,25 +58,19 @@ class TrainingState:
 
 def save_everything(
     checkpoints: Checkpoints,
-    model: nn.Module,
-    optimizer: NamedOptimizer,
+    learner: Learner,
     state: TrainingState,
     options: TrainingOptions,
     data: TrainingData,
 ) -> Path:
     """Write a checkpoint to go on from, and remove those that are not needed any more."""
-    tensors, numbers = optimizer.state()
     path = checkpoints.save(
         "step",
         state.step,
-        {
-            **_prefixed("model/", model.state_dict()),
-            **_prefixed("optimizer/", tensors),
-            **_prefixed("random/", random_states(device_of(model))),
-        },
+        {**learner.tensors(), **with_prefix(RANDOM, random_states(learner.device))},
         {
             **asdict(state),
-            "optimizer": numbers,
+            "optimizer": learner.numbers(),
             "options": asdict(options),
             "data": data.fingerprint,
             "threads": torch.get_num_threads(),
@@ -86,11 +81,7 @@ def save_everything(
 
 
 def load_everything(
-    found: Checkpoint,
-    model: nn.Module,
-    optimizer: NamedOptimizer,
-    options: TrainingOptions,
-    data: TrainingData,
+    found: Checkpoint, learner: Learner, options: TrainingOptions, data: TrainingData
 ) -> TrainingState:
     """Set model, optimizer and random state to a checkpoint of the same run; returns how far it was.
 
@@ -98,19 +89,15 @@ def load_everything(
     """
     kept = ("options", "data", "optimizer", "threads", *asdict(TrainingState()))
     missing = [name for name in kept if name not in found.state]
-    random = _without("random/", found.tensors)
+    random = {name: of.read() for name, of in without_prefix(RANDOM, found.tensors).items()}
     if missing or "torch" not in random:
         raise CheckpointError(f"{found.path} lacks {', '.join(map(repr, missing)) or 'a random state'}")
     _check_same(found, options, data)
-    _check_shapes(model, _without("model/", found.tensors), found.path)
-    of_optimizer = _without("optimizer/", found.tensors), found.state["optimizer"]
     try:
-        optimizer.check_state(*of_optimizer)
+        learner.load(found.tensors, found.state["optimizer"])
     except ValueError as error:
         raise CheckpointError(f"{found.path} is of another model: {error}") from None
-    load_weights(model, found)
-    optimizer.load_state(*of_optimizer)
-    for device in set_random_states(random, device_of(model)):
+    for device in set_random_states(random, learner.device):
         log.warning("%s has no random state of %s: it will draw other numbers there", found.path, device)
     if found.state["threads"] != torch.get_num_threads():
         log.warning(
@@ -126,56 +113,42 @@ class BestWeights:
 
     def __init__(self, checkpoints: Checkpoints | None) -> None:
         self.checkpoints = checkpoints
-        self._in_memory: dict[str, Tensor] = {}
+        self._in_memory: dict[str, StoredTensor] = {}
 
-    def keep(self, model: nn.Module, state: TrainingState) -> None:
+    def keep(self, learner: Learner, state: TrainingState) -> None:
         """Keep the weights as they are now; those that were the best before are not needed any more."""
-        weights = model.state_dict()
+        weights = {name: held for name, held in learner.tensors().items() if name.startswith(MODEL)}
         if self.checkpoints is None:
-            self._in_memory = {name: tensor.clone() for name, tensor in weights.items()}
+            self._in_memory = {name: in_memory(held) for name, held in weights.items()}
         else:
-            self.checkpoints.save("best", state.step, _prefixed("model/", weights), {"best": state.best})
+            self.checkpoints.save("best", state.step, weights, {"best": state.best})
             self.checkpoints.prune(best_step=state.step)
 
-    def load(self, model: nn.Module, step: int) -> None:
+    def load(self, learner: Learner, step: int) -> None:
         """Copy what was kept after this step into the model."""
         if self.checkpoints is None:
-            model.load_state_dict(self._in_memory)
+            learner.load(self._in_memory, None)
         else:
-            load_weights(model, self.checkpoints.best(step))
+            found = self.checkpoints.best(step)
+            try:
+                learner.load(found.tensors, None)
+            except ValueError as error:
+                raise CheckpointError(f"{found.path} is of another model: {error}") from None
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Copy the weights of a checkpoint into a model of the same shape."""
-    weights = _without("model/", checkpoint.tensors)
-    _check_shapes(model, weights, checkpoint.path)
-    model.load_state_dict(weights)
+    try:
+        learners.load_weights(model, checkpoint.tensors)
+    except ValueError as error:
+        raise CheckpointError(f"{checkpoint.path} is of another model: {error}") from None
 
 
 def _check_same(found: Checkpoint, options: TrainingOptions, data: TrainingData) -> None:
     """Refuse to continue a run as another one."""
     for name, now in asdict(options).items():
-        before = found.state["options"].get(name, LATER_OPTIONS.get(name))
+        before = found.state["options"].get(name)
         if name not in MAY_CHANGE and before != now:
             raise CheckpointError(f"{found.path} is of a run with {name}={before!r}, not {now!r}")
     if found.state["data"] != data.fingerprint:
         raise CheckpointError(f"{found.path} is of a run on other data than this")
-
-
-def _check_shapes(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    mine = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    theirs = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted(mine.keys() | theirs.keys()):
-        if mine.get(name) != theirs.get(name):
-            raise CheckpointError(
-                f"{path} is of another model: {name!r} has shape {theirs.get(name)} there "
-                f"and {mine.get(name)} here"
-            )
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: tensor for name, tensor in tensors.items()}
-
-
-def _without(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}

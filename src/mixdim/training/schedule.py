@@ -62,11 +62,15 @@ class Schedule:
         """Epochs done; a begun one counts in part."""
         return step / self.steps_per_epoch
 
-    def batches(self, data: TrainingData, *, after: int) -> Generator[Batch, None, None]:
-        """The batches of the steps after this one, epoch after epoch, without end."""
+    def batches(
+        self, data: TrainingData, *, after: int, part: tuple[int, int] | None = None
+    ) -> Generator[Batch, None, None]:
+        """The batches of the steps after this one, or a share of each, without end."""
         first, position = self.place_after(after)
         # Said only if it is wanted: data of a user's own may know nothing of it.
-        dropout: dict[str, Any] = {"unknown_dropout": True} if self.options.unknown_dropout else {}
+        more: dict[str, Any] = {"unknown_dropout": True} if self.options.unknown_dropout else {}
+        if part is not None:
+            more["part"] = part
         for epoch in count(first):
             yield from data.batches(
                 "train",
@@ -75,7 +79,7 @@ class Schedule:
                 seed=self.options.seed,
                 epoch=epoch,
                 position=position if epoch == first else 0,
-                **dropout,
+                **more,
             )
 
     def samples_after(self, step: int) -> int:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mixdim.training.clock import Clock
 from mixdim.training.memory import peak_memory
+from mixdim.training.progress_log import Clock
 from mixdim.training.resumption import TrainingState
 from mixdim.training.schedule import Schedule
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Result:
     """What came out of a run; the model itself holds the best weights."""
 
     steps: int
@@ -28,7 +28,7 @@ class Fitted:
     test: dict[str, Any]
 
 
-def fitted_of(
+def result_of(
     state: TrainingState,
     schedule: Schedule,
     clock: Clock,
@@ -36,7 +36,7 @@ def fitted_of(
     *,
     best: Mapping[str, Any],
     last: Mapping[str, Any],
-) -> Fitted:
+) -> Result:
     """Put together what the best and the last weights reach in test, and how the run came there."""
     assert state.best is not None
     assert state.last is not None
@@ -45,7 +45,7 @@ def fitted_of(
         name: {"step": validation[name]["step"], "epoch": validation[name]["epoch"], **metrics}
         for name, metrics in (("best", best), ("last", last))
     }
-    return Fitted(
+    return Result(
         steps=state.step,
         epochs_run=math.ceil(schedule.epochs_after(state.step)),
         seconds=clock.seconds(),

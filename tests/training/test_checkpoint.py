@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixdim.training import CheckpointError, Checkpoints, checkpoints
-from mixdim.training.checkpoints import read_checkpoint
+from mixdim.training import CheckpointError, Checkpoints, checkpoint
+from mixdim.training.checkpoint import open_checkpoint
 
 TENSORS = {
     "model/table": torch.arange(12.0).reshape(4, 3),
@@ -42,8 +42,9 @@ def test_what_was_saved_comes_back_exactly(store):
     assert (found.path, found.step) == (path, 12)
     assert found.tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
-        assert found.tensors[name].dtype == tensor.dtype
-        assert torch.equal(found.tensors[name], tensor)
+        assert (found.tensors[name].dtype, found.tensors[name].shape) == (tensor.dtype, tensor.shape)
+        assert found.tensors[name].read().dtype == tensor.dtype
+        assert torch.equal(found.tensors[name].read(), tensor)
     assert {name: found.state[name] for name in STATE} == STATE
 
 
@@ -65,7 +66,7 @@ def test_tensors_that_share_memory_or_are_views_come_back_each_for_itself(store)
     tensors = {"a": table, "same": table, "rows": table[1:3], "columns": table.t(), "one": table[0, 1]}
     store.save("step", 1, tensors, {})
     found = store.newest().tensors
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert all(torch.equal(found[name].read(), tensor) for name, tensor in tensors.items())
 
 
 def test_nothing_is_pickled(store, monkeypatch):
@@ -78,7 +79,7 @@ def test_nothing_is_pickled(store, monkeypatch):
         monkeypatch.setattr(torch, name, refuse)
     path = store.save("step", 1, TENSORS, STATE)
     assert store.newest().step == 1
-    header = (path / "tensors.safetensors").read_bytes()[8:]
+    header = (path / "rank-00000.safetensors").read_bytes()[8:]
     json.loads((path / "state.json").read_bytes())
     assert header.startswith(b"{")
 
@@ -98,9 +99,9 @@ def edit(file):
 
 
 DAMAGES = [
-    (flip_a_byte, "tensors.safetensors", "tensors.safetensors does not match its checksum"),
-    (truncate, "tensors.safetensors", "tensors.safetensors does not match its checksum"),
-    (Path.unlink, "tensors.safetensors", "tensors.safetensors is missing"),
+    (flip_a_byte, "rank-00000.safetensors", "rank-00000.safetensors does not match its checksum"),
+    (truncate, "rank-00000.safetensors", "rank-00000.safetensors does not match its checksum"),
+    (Path.unlink, "rank-00000.safetensors", "rank-00000.safetensors is missing"),
     (edit, "state.json", "state.json does not match its checksum"),
     (truncate, "state.json", "state.json cannot be read"),
     (Path.unlink, "state.json", "state.json is missing"),
@@ -117,7 +118,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_older_one_used(store, caplog, 
     with caplog.at_level(logging.WARNING):
         found = store.newest()
     assert found.step == 3
-    assert found.tensors["model/table"][0] == 3
+    assert found.tensors["model/table"].read()[0] == 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "step-00000006 is damaged" in caplog.text
     assert message in caplog.text
@@ -125,13 +126,13 @@ def test_a_damaged_checkpoint_is_reported_and_the_older_one_used(store, caplog, 
 
 def test_every_single_flipped_byte_is_noticed_or_changes_nothing(store):
     path = store.save("step", 6, {"w": torch.arange(3.0)}, {"best": None})
-    whole = read_checkpoint(path)
+    whole = open_checkpoint(path)
     for file in path.iterdir():
         content = file.read_bytes()
         for place in range(len(content)):
             file.write_bytes(content[:place] + bytes([content[place] ^ 3]) + content[place + 1 :])
             try:
-                found = read_checkpoint(path)
+                found = open_checkpoint(path)
             except CheckpointError:
                 continue
             assert file.name == "state.json"  # a blank for another blank
@@ -142,7 +143,7 @@ def test_every_single_flipped_byte_is_noticed_or_changes_nothing(store):
 def test_if_all_are_damaged_that_is_an_error_which_names_them(store):
     save(store, 3, 6)
     for path in store.folder.iterdir():
-        truncate(path / "tensors.safetensors")
+        truncate(path / "rank-00000.safetensors")
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole: .*00000006.*00000003"):
         store.newest()
 
@@ -150,16 +151,37 @@ def test_if_all_are_damaged_that_is_an_error_which_names_them(store):
 def test_a_checkpoint_of_a_later_version_is_refused_as_such(store):
     path = store.save("step", 1, TENSORS, STATE)
     document = json.loads((path / "state.json").read_bytes())
-    (path / "state.json").write_text(json.dumps({**document, "version": 2}))
-    with pytest.raises(CheckpointError, match="this mixdim reads version 1, got 2"):
+    (path / "state.json").write_text(json.dumps({**document, "version": 3}))
+    with pytest.raises(
+        CheckpointError, match=r"of mixdim \(mixdim.checkpoint 3\): this one reads .* 2 only"
+    ):
         store.newest()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"format": "mixdim.checkpoint", "version": 1, "blake2b": "", "body": {"tensors_blake2b": ""}},
+        {"format": "mixdim.distributed", "version": 1, "ranks": 2, "files": {}, "state": {}},
+    ],
+)
+def test_a_checkpoint_of_an_older_mixdim_is_refused_in_a_line(store, caplog, document):
+    for step in (3, 6):
+        folder = store.folder / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps(document))
+    with pytest.raises(
+        CheckpointError, match=f"6 was written by another .*{document['format']} 1.*again"
+    ):
+        store.newest()
+    assert not caplog.records
 
 
 class Kill(BaseException):
     """Nothing is cleaned up after a real kill: here the cleaning is switched off instead."""
 
 
-@pytest.mark.parametrize("where", ["save_file", "_digest_of_file", "_digest_of", "sync"])
+@pytest.mark.parametrize("where", ["write_tensors", "_index", "_commit", "_digest_of", "sync"])
 def test_a_kill_while_writing_leaves_the_old_checkpoints_and_no_new_one(store, monkeypatch, where):
     save(store, 3, 6)
     before = {path: path.read_bytes() for path in store.folder.rglob("*") if path.is_file()}
@@ -168,8 +190,8 @@ def test_a_kill_while_writing_leaves_the_old_checkpoints_and_no_new_one(store, m
         raise Kill
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, where, killed)
-        patch.setattr(checkpoints.shutil, "rmtree", lambda *args, **kwargs: None)
+        patch.setattr(checkpoint, where, killed)
+        patch.setattr(checkpoint.shutil, "rmtree", lambda *args, **kwargs: None)
         with pytest.raises(Kill):
             save(store, 9)
     left = [name for name in names(store) if name.startswith(".partial-")]
@@ -193,10 +215,10 @@ def test_a_kill_while_replacing_a_checkpoint_leaves_no_damaged_one(store, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", killed)
-        patch.setattr(checkpoints.shutil, "rmtree", lambda *args, **kwargs: None)
+        patch.setattr(checkpoint.shutil, "rmtree", lambda *args, **kwargs: None)
         with pytest.raises(Kill):
             save(store, 6)
-    assert store.newest().step == (6, 3)[renames_done]
+    assert store.newest().step == 6  # also where it waits to be replaced
     save(store, 6)
     assert names(store) == ["step-00000003", "step-00000006"]
 
@@ -204,23 +226,20 @@ def test_a_kill_while_replacing_a_checkpoint_leaves_no_damaged_one(store, monkey
 def test_the_same_step_is_replaced_by_the_newer_content(store):
     store.save("step", 6, {"w": torch.zeros(2)}, {})
     store.save("step", 6, {"w": torch.ones(2)}, {})
-    assert store.newest().tensors["w"].tolist() == [1, 1]
+    assert store.newest().tensors["w"].read().tolist() == [1, 1]
     assert names(store) == ["step-00000006"]
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "any"), "safetensors"])
-def test_a_full_disk_is_one_clear_error_and_the_old_checkpoint_stays(store, monkeypatch, error):
+def test_a_full_disk_is_one_clear_error_and_the_old_checkpoint_stays(store, monkeypatch):
     save(store, 3)
-    if error == "safetensors":
-        error = checkpoints.SafetensorError("I/O error: No space left on device (os error 28)")
 
-    def full(tensors, path):
+    def full(path, tensors):
         Path(path).write_bytes(b"half of it")
-        raise error
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_file", full)
-        with pytest.raises(OSError, match=r"cannot write the checkpoint .*step-00000006: .*No space"):
+        patch.setattr(checkpoint, "write_tensors", full)
+        with pytest.raises(OSError, match=r"cannot write the checkpoint .*step-00000006: No space"):
             save(store, 6)
     assert names(store) == ["step-00000003"]
     assert store.newest().step == 3
@@ -264,6 +283,6 @@ def test_other_folders_beside_the_checkpoints_are_left_alone(store):
 def test_best_weights_are_read_by_step_or_the_newest(store):
     save(store, 2, 4, kind="best")
     assert store.best().step == 4
-    assert store.best(2).tensors["model/table"][0] == 2
+    assert store.best(2).tensors["model/table"].read()[0] == 2
     with pytest.raises(CheckpointError, match=r"best-00000003 is damaged: state.json is missing"):
         store.best(3)

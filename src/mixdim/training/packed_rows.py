@@ -28,20 +28,23 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
-class Folded:
+class PackedRows:
     """A block of `size` rows of `dim` numbers, as a table of `rows` rows of `width` numbers.
 
-    >>> Folded(size=10, dim=1).shape, Folded(size=10, dim=2).shape, Folded(size=10, dim=6).shape
+    Widths are multiples of `quantum`; 1 packs one number a row in the order of wider rows.
+
+    >>> PackedRows(10, dim=1).shape, PackedRows(10, dim=2).shape, PackedRows(10, dim=6).shape
     ((3, 4), (5, 4), (10, 8))
     """
 
     size: int
     dim: int
+    quantum: int = QUANTUM
 
     @property
     def fold(self) -> int:
         """How many rows of the block one stored row holds."""
-        return QUANTUM // self.dim if self.dim in (1, 2) else 1
+        return max(1, self.quantum // self.dim) if self.dim in (1, 2) else 1
 
     @property
     def rows(self) -> int:
@@ -51,7 +54,7 @@ class Folded:
     @property
     def width(self) -> int:
         """Numbers of a stored row."""
-        return -(-self.fold * self.dim // QUANTUM) * QUANTUM
+        return -(-self.fold * self.dim // self.quantum) * self.quantum
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -89,7 +92,15 @@ class Folded:
         here = (places >= 0) & (places < len(local))
         local[places[here], : stored.shape[1]] = stored[here].to(local)
 
-    def take(self, table: Tensor) -> Tensor:
-        """All rows of the block, of the whole table: (rows, width) -> (size, dim)."""
-        found = table[self.places(0, self.size), : self.fold * self.dim]
-        return found.reshape(-1, self.dim)[: self.size]
+    def take(self, local: Tensor, local_first: int, block: Tensor, block_first: int = 0) -> None:
+        """Read the rows of the block that are in some stored rows: the inverse of `put`.
+
+        `local` (m, width) are the stored rows from `local_first` on, and `block` (n, dim) gets those of
+        its rows, which are the block's from `block_first` on, that they hold.
+        """
+        inverse = pow(self.stride, -1, self.rows)
+        stored = torch.arange(local_first, local_first + len(local)) * inverse % self.rows
+        rows = (stored[:, None] * self.fold + torch.arange(self.fold)).flatten() - block_first
+        here = (rows >= 0) & (rows < len(block))
+        values = local[:, : self.fold * self.dim].reshape(-1, self.dim)
+        block[rows[here]] = values[here].to(block)

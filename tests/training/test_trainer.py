@@ -10,7 +10,7 @@ import mixdim
 from fitted_guesses import OPTIONS, Guess, journal, saved_steps
 from mixdim.data import Dataset
 from mixdim.tasks import RATING, TASKS
-from mixdim.training import Checkpoints, auto_options, evaluate, load_weights, loop
+from mixdim.training import Checkpoints, auto_options, evaluate, load_weights, trainer
 from training_data import OwnModel, clicks, clicks_with_bags, ratings, raw_bytes, small_model
 
 
@@ -200,7 +200,7 @@ def test_only_training_batches_have_ids_that_became_unknown(monkeypatch, wanted)
 
 def test_data_gets_unknown_dropout_by_default_and_data_of_ones_own_does_not(monkeypatch):
     seen = []
-    monkeypatch.setattr(loop, "Schedule", lambda rows, options: seen.append(options) or 1 / 0)
+    monkeypatch.setattr(trainer, "Schedule", lambda rows, options: seen.append(options) or 1 / 0)
     own = SimpleNamespace(**{name: getattr(clicks(), name) for name in ("task", "splits", "counts")})
     own.single_valued = clicks().single_valued
     for data in (clicks(), own):
@@ -238,7 +238,7 @@ def test_best_weights_do_not_pile_up_between_checkpoints(tmp_path):
 @pytest.mark.parametrize("every", [None, 5])
 def test_checkpoints_come_every_so_many_steps_or_minutes(tmp_path, monkeypatch, every):
     written = []
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 1e9 if every else 0.0)
+    monkeypatch.setattr(trainer, "SECONDS_BETWEEN_CHECKPOINTS", 1e9 if every else 0.0)
     save = Checkpoints.save
     monkeypatch.setattr(
         Checkpoints, "save", lambda self, *told: written.append(told[:2]) or save(self, *told)
