@@ -7,7 +7,7 @@ import pytest
 
 import mixdim
 from mixdim._util.options import opt
-from mixdim.models import MODELS
+from mixdim.models import base
 from mixdim.runs import model_options
 from mixdim.runs.config import RunConfig, comparable, read_config, run_options
 from mixdim.runs.model_options import MODEL_OPTIONS
@@ -188,8 +188,9 @@ def test_new_options_leave_the_keys_of_runs_that_do_as_before(newer):
 
 def test_an_option_that_is_given_up_leaves_the_keys_of_runs_without_it(monkeypatch):
     before = CONFIG.key("f")
-    monkeypatch.delitem(MODEL_OPTIONS, "dcn")
-    monkeypatch.delitem(MODELS, "dcn")
+    for module, name in ((model_options, "MODEL_OPTIONS"), (base, "MODELS")):
+        left = {one: value for one, value in getattr(module, name).items() if one != "dcn"}
+        monkeypatch.setattr(module, name, left)
     assert "cross_rank" not in run_options()
     assert CONFIG.key("f") == before
 

@@ -157,8 +157,8 @@ def test_patience_0_never_stops_early():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"model": "gbdt"}, "model must be one of dlrm, mf, ncf, got 'gbdt'"),
-        ({"model": ""}, "model must be one of dlrm, mf, ncf, got ''"),
+        ({"model": "gbdt"}, "model must be one of dcn, deepfm, dlrm, mf, ncf, got 'gbdt'"),
+        ({"model": ""}, "model must be one of dcn, deepfm, dlrm, mf, ncf, got ''"),
         ({"preset": ""}, "preset must be one of auto, paper-ctr, paper-cf, clicks, got ''"),
         ({"preset": "nlp"}, "preset must be one of auto, paper-ctr, paper-cf, clicks, got 'nlp'"),
         ({"model": "mf", "hidden": (8,)}, "hidden is no option of model 'mf'; it has mean, biases"),

@@ -68,7 +68,8 @@ def declarations() -> dict[str, type]:
     """The options of all models by name, those too that somebody else has registered."""
     base = sys.modules.get(f"{MODELS}.base")
     registered = {} if base is None else {name: one.Options for name, one in base.MODELS.items()}
-    return registered | MODEL_OPTIONS
+    others = {name: own for name, own in registered.items() if name not in MODEL_OPTIONS}
+    return MODEL_OPTIONS | others
 
 
 def model_options(model: str | None = None) -> Mapping[str, Option]:
