@@ -146,6 +146,7 @@ class Trainer:
         if found is not None:
             self.state = load_everything(found, self.learner, self.options, self.data)
             self.saved_step, self.saved_path = found.step, found.path
+            self.group.barrier()  # all have read it
             self.checkpoints.prune()  # a run killed while it removed old ones left one in part
         self.journal.rewind(self.state.journal_length, step=self.state.step)
 
