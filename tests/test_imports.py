@@ -12,6 +12,7 @@ import pytest
 
 import mixdim
 import mixdim.distributed
+import mixdim.training
 
 SOURCE = Path(mixdim.__file__).parent
 
@@ -120,6 +121,7 @@ PACKAGES = {
         *("planning", "serving", "storages", "theory", "training"),
     },
     mixdim.distributed: set(),
+    mixdim.training: set(),
 }
 
 

@@ -126,7 +126,7 @@ def write_checkpoint(
         group.first(lambda: attempt(lambda: _make_anew(partial)), OSError)
         digest = group.together(lambda: attempt(lambda: write_tensors(file, own)), OSError)
         files = {file_of(rank): of_file for rank, of_file in enumerate(group.collect(digest))}
-        body = {"step": step, "files": files, "tensors": _index(of_files), "state": dict(state)}
+        body = {"step": step, "state": dict(state), "files": files, "tensors": _index(of_files)}
         group.first(lambda: attempt(lambda: _commit(partial, path, body)), OSError)
     finally:
         if group.rank == 0:

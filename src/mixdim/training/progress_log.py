@@ -16,7 +16,11 @@ from mixdim.training.schedule import Schedule
 class Clock:
     """The seconds of a run, those before a resumption included, and since its last checkpoint."""
 
-    def __init__(self, seconds_before: float) -> None:
+    def __init__(self) -> None:
+        self.start(0.0)
+
+    def start(self, seconds_before: float) -> None:
+        """Begin, or go on after so many seconds."""
         self._start = time.perf_counter() - seconds_before
         self._saved = time.perf_counter()
 

@@ -100,7 +100,8 @@ class Trainer:
             folder = self.out / "tensorboard" if tensorboard else None
             self.journal = Journal(self.out / "metrics.jsonl", tensorboard=folder)
         self.progress = progress if speaks else None
-        self._start_clock()
+        self.clock = Clock()
+        self.log = ProgressLog(self.journal, self.schedule, self.clock, self.progress)
 
     def run(self, *, resume: bool = False) -> Result:
         """Train to the end, measure, and leave the best weights in the model.
@@ -145,15 +146,12 @@ class Trainer:
         if found is not None:
             self.state = load_everything(found, self.learner, self.options, self.data)
             self.saved_step, self.saved_path = found.step, found.path
+            self.group.barrier()  # all have read it
             self.checkpoints.prune()  # a run killed while it removed old ones left one in part
         self.journal.rewind(self.state.journal_length, step=self.state.step)
-        self._start_clock()
-
-    def _start_clock(self) -> None:
-        self.clock = Clock(self.state.seconds)
-        self.log = ProgressLog(self.journal, self.schedule, self.clock, self.progress)
 
     def _to_the_end(self, stopped: Callable[[], bool]) -> Result:
+        self.clock.start(self.state.seconds)
         self.learner.model.train()
         share = self.group.part
         with closing(self.schedule.batches(self.data, after=self.state.step, **share)) as batches:
