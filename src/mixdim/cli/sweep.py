@@ -257,7 +257,7 @@ def _comparison(
         reference_width=whole_number(reference_width, "reference_width"),
         widths=[whole_number(width, "widths") for width in numbers],
     )
-    for line in asked.not_possible:
+    for line in filter(None, [asked.differences, *asked.not_possible]):
         typer.echo(line, err=True)
     return asked
 

@@ -8,7 +8,7 @@ from mixdim.runs.sweeps.best_by_method import best_by_method
 from mixdim.runs.sweeps.comparison import bytes_of, comparison, run_comparison
 from mixdim.runs.sweeps.recommend import recommend, train_command
 from mixdim.runs.sweeps.table import comparison_table
-from mixdim.runs.train import plan_of
+from mixdim.runs.train import plan_of, train_run
 from report_records import finished
 from training_data import clicks, ratings
 
@@ -102,6 +102,36 @@ def test_the_best_width_by_validation_is_repeated_with_the_other_seeds():
     ]
     assert won == [("uniform", None, 1), ("cut", 2, 3)]
     assert {len(one.records) for one, _ in best_by_method(found)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "same", "words"),
+    [
+        (
+            *(clicks, "dlrm", {"first_order": False, "from_baseline": False}),
+            "with --no-first-order (its weights are no part of the bytes that are compared), "
+            "--no-from-baseline (it needs first_order)",
+        ),
+        (ratings, "mf", {"bands": 1}, "with --bands 1 (a method makes its own bands)"),
+    ],
+)
+def test_the_reference_is_the_uniform_run_of_train_with_the_options_that_are_said(
+    dataset, model, same, words, tmp_path
+):
+    told = RunConfig(data=str(dataset().path), model=model, epochs=1)
+    asked = comparison(told, dataset(), ["uniform"], ["1/1"], reference_width=4)
+    assert asked.differences == (
+        f"the uniform reference is the run of mixdim train --temperature 0 --base-dim 4 {words}"
+    )
+    alone = replace(told, temperature=0.0, base_dim=4, **same)
+    one, other = (
+        train_run(config, tmp_path / str(config.method)).summary["test"]
+        for config in (asked.reference, alone)
+    )
+    assert one == other
+    told = replace(told, **{option: value for option, value in same.items() if option != "bands"})
+    asked = comparison(told, dataset(), ["uniform"], ["1/1"], reference_width=4)
+    assert (asked.differences is None) == (model == "dlrm")
 
 
 def test_a_size_that_is_the_reference_is_run_once():

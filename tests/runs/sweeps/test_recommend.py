@@ -135,6 +135,8 @@ def test_the_command_names_what_differs_from_the_defaults():
     one = record(0.3, 5, 0.7)
     one.config.update(told)
     assert train_command(one).endswith(" --preset paper-cf --lr 0.001 --seed 2 --no-biases --out run")
+    one.config.update(lr=0.0012345678)  # as exactly as it was
+    assert "--lr 0.0012345678 " in train_command(one)
     one = record(0.0, 5, 0.7, loss="log_loss", model="dlrm")
     one.config.update(top=[8, 4])
     assert "--top 8,4" in train_command(one)

@@ -25,6 +25,13 @@ from mixdim.runs.train import plan_of
 
 REFERENCE = "uniform"
 LEAST_SPENT = 0.5  # of its bytes: a width that leaves more to others is no use of them
+# Options of the reference that need no word: they are its name, or do nothing to uniform dimensions.
+OF_THE_METHOD = {"method", "budget", "temperature", "base_dim", "rounding", "min_dim"}
+REASONS = {
+    "first_order": "its weights are no part of the bytes that are compared",
+    "from_baseline": "it needs first_order",
+    "bands": "a method makes its own bands",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Comparison:
     reference: RunConfig  # uniform, of the width that sizes are shares of
     candidates: list[RunConfig]
     not_possible: list[str]  # a line each
+    differences: str | None  # from `mixdim train`, in a line
 
 
 def comparison(
@@ -82,7 +90,29 @@ def comparison(
             not_possible.append(
                 f"{name} is not possible in {size} ({format_bytes(num_bytes)}): {reason}"
             )
-    return Comparison(reference, candidates, not_possible)
+    alone = replace(told, temperature=0.0, base_dim=reference_width)
+    differences = _differences(reference.effective_for(dataset), alone.effective_for(dataset))
+    return Comparison(reference, candidates, not_possible, differences)
+
+
+def _differences(reference: RunConfig, alone: RunConfig) -> str | None:
+    """The options that the reference has otherwise than the same uniform run by `mixdim train`, and why.
+
+    Each by itself has its reason in a comparison; to get the same run, give them to `mixdim train`.
+    """
+    found = []
+    for name, usual in vars(alone).items():
+        value = getattr(reference, name)
+        value = 1 if name == "bands" and value is None else value  # a uniform plan has one
+        if name in OF_THE_METHOD or value == usual:
+            continue
+        text = ("--" if value else "--no-") + name.replace("_", "-")
+        text += "" if isinstance(value, bool) else f" {value}"
+        found.append(f"{text} ({REASONS[name]})" if name in REASONS else text)
+    if not found:
+        return None
+    width = f"--temperature 0 --base-dim {alone.base_dim}"
+    return f"the uniform reference is the run of mixdim train {width} with {', '.join(found)}"
 
 
 def bytes_of(size: str, whole: int) -> int:

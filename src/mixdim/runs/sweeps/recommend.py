@@ -244,5 +244,15 @@ def train_command(record: Record, out: str = "run") -> str:
             elif isinstance(value, tuple):
                 words += [f"--{flag}", ",".join(map(str, value))]
             else:
-                words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
+                words += [f"--{flag}", _exact(value) if isinstance(value, float) else str(value)]
     return join([*words, "--out", out])
+
+
+def _exact(number: float) -> str:
+    """The shortest text that is read as the same number.
+
+    >>> _exact(0.3), _exact(1 / 3), _exact(1.0)
+    ('0.3', '0.3333333333333333', '1')
+    """
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
