@@ -7,9 +7,9 @@ import mixdim
 from mixdim.runs.config import RunConfig
 from mixdim.runs.report.chart import chart_points
 from mixdim.runs.sweeps import keys
+from mixdim.runs.sweeps.frame import replicates
 from mixdim.runs.sweeps.keys import comparable, record_key
-from mixdim.runs.sweeps.records import replicates
-from mixdim.runs.sweeps.table import sweep_table
+from mixdim.runs.sweeps.tables import sweep_table
 from report_records import finished
 
 CONFIG = RunConfig(data="d", model="mf", preset="paper-cf", temperature=0.3, base_dim=8).effective(

@@ -17,7 +17,7 @@ from mixdim.data import Dataset
 from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes, parse_bytes
 from mixdim.planning.methods import WIDTHS, method_named
 from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.best_by_method import best_by_method
+from mixdim.runs.sweeps.frame import best_by_method, run_frame
 from mixdim.runs.sweeps.methods import with_bits
 from mixdim.runs.sweeps.records import Record
 from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
@@ -157,6 +157,6 @@ def run_comparison(
 
     first = with_seeds(dict.fromkeys([asked.reference, *asked.candidates]), [0])  # "1/1" asks twice
     found = sweep(first, records, **options)
-    best = {winner.records[0].key for winner, _ in best_by_method(found)}
+    best = {found[number].key for number in best_by_method(run_frame(found))["number"]}
     repeated = [run.config for run, record in zip(first, found, strict=True) if record.key in best]
     return found + sweep(with_seeds(repeated, range(1, seeds)), records, **options)
