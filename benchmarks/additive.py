@@ -14,13 +14,14 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from mixdim._util.text import align
 from mixdim.data.table import prepare_table
 from mixdim.runs.baseline_report import baseline_losses
 from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.recommend import spread
+from mixdim.runs.sweeps.frame import with_deviation
 from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 
 SPLITS = ("validation", "test")
@@ -101,7 +102,8 @@ def main() -> None:
                     split: list(baseline_losses(summaries[0], split).items())[-1] for split in SPLITS
                 }
                 lines.append([case, best["test"][0], *(f"{best[split][1]:.4f}" for split in SPLITS)])
-            measured = [str(spread([s[split]["best"][metric] for s in summaries])) for split in SPLITS]
+            losses = [[s[split]["best"][metric] for s in summaries] for split in SPLITS]
+            measured = [with_deviation(mean(one), stdev(one) if one[1:] else None) for one in losses]
             label = ", ".join(f"{name} {value}" for name, value in variant.items()) or "default"
             lines.append([case, label, *measured])
     print("\n".join(align(lines)))

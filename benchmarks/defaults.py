@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from mixdim._util.text import align
@@ -21,7 +22,7 @@ from mixdim.data.public.movielens import prepare_movielens
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs.baseline_report import baseline_losses
 from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.recommend import spread
+from mixdim.runs.sweeps.frame import with_deviation
 from mixdim.runs.sweeps.records import Record
 from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
 from mixdim.runs.sweeps.tune import WEIGHT_DECAYS
@@ -86,7 +87,8 @@ def _measured(case: str, folder: Path, records: Path, seeds: int) -> list[list[s
     rows = [[case, name, *(f"{of[name]:.4f}" for of in baselines.values()), "", ""]]
     for label, found in named.items():
         seconds = sum(summary["seconds"] for summary in found) / len(found)
-        measured = [str(spread([loss(s, split) for s in found])) for split in ("validation", "test")]
+        losses = [[loss(s, split) for s in found] for split in ("validation", "test")]
+        measured = [with_deviation(mean(one), stdev(one) if one[1:] else None) for one in losses]
         rows.append([case, label, *measured, str(len(found)), f"{seconds:.0f}"])
     return rows
 

@@ -12,6 +12,7 @@ def click_record(*, temperature=0.0, base_dim=2, parameters=1000, budget=None, s
               "base_dim": None if plan else base_dim, "bands": 1, "data": "clicks"}  # fmt: skip
     summary = {"model": "dlrm", "temperature": temperature, "base_dim": base_dim, "bands": 1,
                "num_parameters": parameters, "embedding_parameters": parameters - 100, "seed": seed,
+               "seconds": seconds,
                "validation": {"best": metrics, "last": metrics},
                "test": {"best": metrics, "last": metrics}}  # fmt: skip
     curve = [
@@ -33,6 +34,7 @@ def rating_record(*, temperature=0.0, base_dim=2, parameters=1000, budget=None, 
               "data": "ratings", "batch_size": 10}  # fmt: skip
     summary = {"model": "mf", "temperature": temperature, "base_dim": base_dim, "bands": bands,
                "num_parameters": parameters, "embedding_parameters": parameters, "seed": seed,
+               "seconds": 2.0,
                "validation": {"best": metrics, "last": metrics},
                "test": {"best": metrics, "last": metrics}}  # fmt: skip
     train = {"rows": 100, "mse": loss - 0.1}

@@ -21,7 +21,7 @@ from mixdim.cli.main import run
 from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps.records import read_records
 from mixdim.runs.sweeps.sweep import RunRequest, _solve
-from mixdim.runs.sweeps.table import sweep_table
+from mixdim.runs.sweeps.tables import sweep_table
 from sweep_runs import results, wait_for
 from training_data import ratings
 
@@ -229,17 +229,8 @@ def test_sigterm_stops_it_with_the_results_so_far_and_the_same_command_goes_on(
 
 def by_methods(folder, methods, sizes, *more, records):
     return [
-        *(
-            "sweep",
-            "--data",
-            str(ratings().path),
-            "--model",
-            "mf",
-            "--methods",
-            methods,
-            "--bytes",
-            sizes,
-        ),
+        *("sweep", "--data", str(ratings().path), "--model", "mf", "--methods", methods),
+        *("--bytes", sizes),
         *("--widths", "2,4", "--seeds", "2", "--config", str(folder / "run.toml")),
         *("--records", str(folder / records), *more),
     ]
@@ -249,7 +240,8 @@ def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, fold
     named = ("uniform,cut", "1/8,1/64", "--bits", "32,8")
     assert run(by_methods(folder, *named, records="methods.jsonl")) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("uniform is not possible in 1/64 (")
+    assert printed.err.startswith("the uniform reference is the run of mixdim train ")
+    assert "\nuniform is not possible in 1/64 (" in printed.err
     assert "\nuniform, 8 bits is not possible in 1/64 (" in printed.err
     compared = [
         "1/1 uniform",

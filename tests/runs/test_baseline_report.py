@@ -13,7 +13,7 @@ from mixdim.runs.baseline_report import (
 from mixdim.runs.report.page import report_page
 from mixdim.runs.summary import advice_after
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines, train_and_measure
-from mixdim.runs.sweeps.table import comparison_table, sweep_table
+from mixdim.runs.sweeps.tables import comparison_table, sweep_table
 from mixdim.runs.train import train_run
 from mixdim.training import baselines
 from mixdim.training.baselines import baselines_of, shrunken_biases

@@ -12,8 +12,8 @@ from mixdim.runs import model_options
 from mixdim.runs.config import RunConfig, comparable, read_config, run_options
 from mixdim.runs.model_options import MODEL_OPTIONS
 from mixdim.runs.report.chart import chart_points
-from mixdim.runs.sweeps.records import replicates
-from mixdim.runs.sweeps.table import sweep_table
+from mixdim.runs.sweeps.frame import replicates
+from mixdim.runs.sweeps.tables import sweep_table
 from report_records import finished
 
 CONFIG = RunConfig(data="d", model="mf", preset="paper-cf", base_dim=8).resolved_for("rating")

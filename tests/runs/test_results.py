@@ -13,9 +13,10 @@ from mixdim.lab.paper.protocols import small
 from mixdim.lab.reproduce.targets import FIGURES
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.report.findings import read_findings
+from mixdim.runs.sweeps.frame import replicates
 from mixdim.runs.sweeps.recommend import train_command
-from mixdim.runs.sweeps.records import read_records, replicates
-from mixdim.runs.sweeps.table import comparison_table
+from mixdim.runs.sweeps.records import read_records
+from mixdim.runs.sweeps.tables import comparison_table
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "results"

@@ -115,7 +115,7 @@ class Option:
             return "yes" if value else "no"
         if self.kind is tuple:
             return ",".join(map(str, value))
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return _exact(value) if isinstance(value, float) else str(value)
 
 
 @cache
@@ -140,3 +140,13 @@ def _option(name: str, hint: Any, default: Any, declared: Mapping[str, Any]) -> 
     flag = name.replace("_", "-")
     flags = declared["flags"] or ((f"--{flag}", f"--no-{flag}") if kind is bool else (f"--{flag}",))
     return Option(name, kind, words, default, **{**declared, "flags": flags})
+
+
+def _exact(number: float) -> str:
+    """The shortest text that is read as the same number.
+
+    >>> _exact(0.3), _exact(1 / 3), _exact(1.0)
+    ('0.3', '0.3333333333333333', '1')
+    """
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)

@@ -16,14 +16,15 @@ REPORT_EXAMPLES = """Examples:
 
 def report(
     records: Annotated[
-        list[Path], typer.Option(help="A file of records; more may follow, or repeat it.")
+        list[Path], typer.Option(help="A file of records; more may follow, or repeat the option.")
     ],
-    out: Annotated[Path, typer.Option(help="The page to write; it needs no other file.")],
+    out: Annotated[Path, typer.Option(help="The page to write, in one file.")],
     more_records: Annotated[
         list[Path] | None, typer.Argument(help="More files of records.", show_default=False)
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="A folder that `mixdim reproduce` wrote: its figures are shown.")
+        Path | None,
+        typer.Option(help="A folder of `mixdim reproduce`: its figures are shown too."),
     ] = None,
 ) -> None:
     """Write one page about all runs: the frontier, figures and claims, the table of runs.

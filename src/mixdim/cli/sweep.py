@@ -24,7 +24,7 @@ from mixdim.runs.config import RunConfig, read_config
 
 if TYPE_CHECKING:
     from mixdim.runs.sweeps.comparison import Comparison
-    from mixdim.runs.sweeps.recommend import Measured
+    from mixdim.runs.sweeps.frame import Row
     from mixdim.runs.sweeps.records import Record
     from mixdim.runs.sweeps.sweep import RunRequest
 
@@ -49,12 +49,12 @@ SET_BY_THE_SWEEP = ("temperature", "base_dim", "budget", "method", "plan", "seed
 
 
 def sweep(
-    records: Annotated[Path, typer.Option(help="A file that each run adds a line to; made if needed.")],
+    records: Annotated[Path, typer.Option(help="The file of records: each run adds a line.")],
     budgets: Annotated[
         str | None,
         typer.Option(
-            help="Of embeddings: width:2,width:4 is what uniform widths 2 and 4 have; or embeddings:1M, "
-            "embeddings:4MB. Of the whole model: 2^15,1M,4MB."
+            help="For embeddings: width:2,width:4 is what uniform widths 2 and 4 have; embeddings:1M, "
+            "embeddings:4MB. For the whole model: 2^15,1M,4MB."
         ),
     ] = None,
     data: Annotated[
@@ -68,7 +68,7 @@ def sweep(
     sizes: Annotated[
         str | None,
         typer.Option(
-            "--bytes", help="Of embeddings, with --methods: 1/8,1/32 of the reference, or 4MB."
+            "--bytes", help="Sizes of embeddings, with --methods: 1/8,1/32 of the reference, or 4MB."
         ),
     ] = None,
     reference_width: Annotated[
@@ -81,7 +81,7 @@ def sweep(
         str | None,
         typer.Option(help="Bits of a number when served, of 32,8,4: 8 and 4 quantize after training."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Replicates: seeds 0 to N-1.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Train every configuration with seeds 0 to N-1.")] = 5,
     bands: Annotated[str | None, flag("bands", panel="")] = None,
     rounding: Annotated[str | None, flag("rounding", ROUNDING, panel="")] = None,
     preset: Annotated[str | None, flag("preset", panel="")] = None,
@@ -96,16 +96,16 @@ def sweep(
     """Train at several temperatures, or by several methods, within the same budgets, with several seeds.
 
     Every method is tried at a few widths with the first seed; the best by validation is repeated with
-    the others. Bytes are those of the rows as they are served, in so many --bits a number.
+    the others. Bytes are those of the embeddings as they are served, in --bits a number.
 
-    Finished runs are in the records and are not made again: after Ctrl-C, or a kill, give the same
-    command. A run that fails is recorded, and the sweep goes on. Sweeps that are given the same records
-    at the same time share the work.
+    Finished runs are in the records and are not made again: after Ctrl-C, or a kill, repeat the
+    command. A run that fails is recorded, and the sweep continues. Sweeps with the same records file
+    may run at the same time and share the work.
     """
-    from mixdim.runs.sweeps.budgets import run_name
     from mixdim.runs.sweeps.comparison import run_comparison
+    from mixdim.runs.sweeps.methods import run_name
     from mixdim.runs.sweeps.sweep import SweepStopped, run_sweep
-    from mixdim.runs.sweeps.table import comparison_table, sweep_table
+    from mixdim.runs.sweeps.tables import comparison_table, sweep_table
 
     more = RunConfig() if config is None else read_config(config)
     for name in SET_BY_THE_SWEEP:
@@ -168,10 +168,10 @@ def recommend(
         str | None,
         typer.Option(help="The best model with at most so many parameters in all, or bytes: 4MB."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Of several models in the records, this.")] = None,
-    data: Annotated[str | None, typer.Option(help="Of several data sets, this folder or these.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only consider runs of this model.")] = None,
+    data: Annotated[str | None, typer.Option(help="Only consider runs on these folders.")] = None,
 ) -> None:
-    """Choose the cheapest measured configuration that satisfies a wish, by validation loss."""
+    """Choose the cheapest measured configuration by validation loss, and print its command."""
     from mixdim.runs.sweeps.recommend import recommend as choose
     from mixdim.runs.sweeps.recommend import select, train_command
     from mixdim.runs.sweeps.records import read_records
@@ -184,15 +184,13 @@ def recommend(
         budget=None if budget is None else parse_budget(budget),
     )
     others = {"lowest loss": best, "uniform": uniform}
-    loss = chosen.records[0].loss_name
     method = "method" if any(record.config.get("method") for record in found) else "temperature"
-    lines = [
-        ["", method, "base_dim", "parameters", "bytes", f"validation {loss}", f"test {loss}", "seeds"]
-    ]
+    losses = [f"{split} {chosen['loss']}" for split in ("validation", "test")]
+    lines = [["", method, "base_dim", "parameters", "bytes", *losses, "seeds"]]
     lines.append(["recommended", *_cells(chosen)])
     lines += [[label, *_cells(one)] for label, one in others.items() if one and one != chosen]
     typer.echo("\n".join(align(lines)) + "\n\n" + _rival(chosen, uniform))
-    typer.echo(f"train it: {train_command(chosen.records[0])}")
+    typer.echo(f"train it: {train_command(found[chosen['numbers'][0]])}")
 
 
 def _runs(
@@ -247,30 +245,31 @@ def _comparison(
         reference_width=whole_number(reference_width, "reference_width"),
         widths=[whole_number(width, "widths") for width in numbers],
     )
-    for line in asked.not_possible:
+    for line in filter(None, [asked.differences, *asked.not_possible]):
         typer.echo(line, err=True)
     return asked
 
 
-def _cells(one: Measured) -> list[str]:
-    losses = (one.loss("validation"), one.loss("test"))
+def _cells(row: Row) -> list[str]:
+    from mixdim.runs.sweeps.frame import base_dims, with_deviation
+
     return [
-        one.method,
-        one.base_dims,
-        f"{one.parameters:,.0f}",
-        format_bytes(int(one.num_bytes)),
-        *("-" if loss is None else str(loss) for loss in losses),
-        str(len(one.records)),
+        row["method"],
+        base_dims(row),
+        f"{row['parameters']:,.0f}",
+        format_bytes(int(row["num_bytes"])),
+        *(with_deviation(row[split], row[f"{split}_std"]) for split in ("validation", "test")),
+        str(row["seeds"]),
     ]
 
 
-def _rival(chosen: Measured, uniform: Measured | None) -> str:
+def _rival(chosen: Row, uniform: Row | None) -> str:
     """What uniform dimensions need for the same loss."""
-    if chosen.is_uniform:
+    if chosen["uniform"]:
         return "uniform dimensions do best here"
     if uniform is None:
         return "no uniform configuration that was measured reaches this validation loss"
-    times = uniform.num_bytes / chosen.num_bytes
+    times = uniform["num_bytes"] / chosen["num_bytes"]
     return f"uniform dimensions need {times:.3g} times the bytes for this validation loss"
 
 

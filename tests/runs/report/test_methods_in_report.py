@@ -10,7 +10,7 @@ from method_records import by_method, comparison
 from mixdim._util.text import printable
 from mixdim.runs.report.chart import chart_points
 from mixdim.runs.report.page import report_page
-from mixdim.runs.report.runs import in_order, table_rows
+from mixdim.runs.report.rows import in_order, table_rows
 from mixdim.runs.sweeps.methods import method_of
 from report_pages import HOSTILE, Page, sweep
 from report_records import failed, finished

@@ -12,7 +12,7 @@ import pytest
 from mixdim.runs.report.chart import chart_points
 from mixdim.runs.report.findings import pictures_to_show, read_findings
 from mixdim.runs.report.page import report_page, write_report
-from mixdim.runs.report.runs import in_order, metrics_of, table_rows
+from mixdim.runs.report.rows import in_order, metrics_of, table_rows
 from report_pages import HOSTILE, SQUARE, Page, sweep
 from report_records import failed, finished
 
@@ -44,6 +44,11 @@ def test_only_seeds_are_averaged_and_only_sizes_share_a_line():
     small = next(p for p in points if p["parameters"] == 32_000 and p["options"] == "init xavier")
     other = next(point for point in points if point["options"] == "init he_fan_out")
     assert small["series"] == large["series"] != other["series"]
+
+
+def test_bands_may_be_octaves():
+    (point,) = chart_points([finished(bands="octaves")])
+    assert ["bands", "octaves"] in point["about"]
 
 
 def test_options_of_another_model_set_nothing_apart():

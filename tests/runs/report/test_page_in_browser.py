@@ -7,7 +7,7 @@ import pytest
 
 from browser import CHROMIUM, NO_CHROMIUM, ask, browse
 from mixdim.runs.report.page import report_page
-from mixdim.runs.report.runs import table_rows
+from mixdim.runs.report.rows import table_rows
 from report_pages import HOSTILE, Page, sweep
 from report_records import failed, finished, synthetic
 

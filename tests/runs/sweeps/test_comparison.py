@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 
 from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.best_by_method import best_by_method
 from mixdim.runs.sweeps.comparison import bytes_of, comparison, run_comparison
+from mixdim.runs.sweeps.frame import best_by_method, over_seeds, run_frame
 from mixdim.runs.sweeps.recommend import recommend, train_command
-from mixdim.runs.sweeps.table import comparison_table
-from mixdim.runs.train import plan_of
+from mixdim.runs.sweeps.tables import comparison_table
+from mixdim.runs.train import plan_of, train_run
 from report_records import finished
 from training_data import clicks, ratings
 
@@ -97,11 +97,41 @@ def test_the_best_width_by_validation_is_repeated_with_the_other_seeds():
     assert made[0] == [(width, 0, "/zero") for width in (None, 1, 2, 4)]
     assert made[1] == [(None, 1, "/one"), (2, 1, "/one"), (None, 2, "/zero"), (2, 2, "/zero")]
     assert len(found) == 8
-    won = [
-        (one.method, one.records[0].config["base_dim"], tried) for one, tried in best_by_method(found)
-    ]
-    assert won == [("uniform", None, 1), ("cut", 2, 3)]
-    assert {len(one.records) for one, _ in best_by_method(found)} == {3}
+    won = over_seeds(best_by_method(run_frame(found)))
+    assert won["method"].to_list() == ["uniform", "cut"]
+    assert [found[numbers[0]].config["base_dim"] for numbers in won["numbers"]] == [None, 2]
+    assert won["tried"].to_list() == [1, 3]
+    assert won["seeds"].to_list() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "same", "words"),
+    [
+        (
+            *(clicks, "dlrm", {"first_order": False, "from_baseline": False}),
+            "with --no-first-order (its weights are no part of the bytes that are compared), "
+            "--no-from-baseline (it needs first_order)",
+        ),
+        (ratings, "mf", {"bands": 1}, "with --bands 1 (a method makes its own bands)"),
+    ],
+)
+def test_the_reference_is_the_uniform_run_of_train_with_the_options_that_are_said(
+    dataset, model, same, words, tmp_path
+):
+    told = RunConfig(data=str(dataset().path), model=model, epochs=1)
+    asked = comparison(told, dataset(), ["uniform"], ["1/1"], reference_width=4)
+    assert asked.differences == (
+        f"the uniform reference is the run of mixdim train --temperature 0 --base-dim 4 {words}"
+    )
+    alone = RunConfig.of(**{**told.to_dict(), "temperature": 0.0, "base_dim": 4, **same})
+    one, other = (
+        train_run(config, tmp_path / str(config.method)).summary["test"]
+        for config in (asked.reference, alone)
+    )
+    assert one == other
+    told = replace(told, **{option: value for option, value in same.items() if option != "bands"})
+    asked = comparison(told, dataset(), ["uniform"], ["1/1"], reference_width=4)
+    assert (asked.differences is None) == (model == "dlrm")
 
 
 def test_a_size_that_is_the_reference_is_run_once():
@@ -135,11 +165,11 @@ def test_recommendations_are_by_bytes_and_name_the_method():
         record.summary["embedding_bytes"] = 800
     records = [*measured("uniform", "6400B", 16, [0.50, 0.52], parameters=2600), *small]
     found = recommend(records, loss_within=0.01)
-    assert found.chosen.method == "cut, 8 bits"
+    assert found.chosen["method"] == "cut, 8 bits"
     assert found.uniform is not None
-    assert found.uniform.num_bytes == 4 * 2600
-    assert found.chosen.num_bytes == 800 + 4 * 1000
-    assert recommend(records, budget=1300).chosen.method == "cut, 8 bits"
+    assert found.uniform["num_bytes"] == 4 * 2600
+    assert found.chosen["num_bytes"] == 800 + 4 * 1000
+    assert recommend(records, budget=1300).chosen["method"] == "cut, 8 bits"
     with pytest.raises(ValueError, match=r"the smallest model takes 4.8 kB, as 1,200 do"):
         recommend(records, budget=1100)
 

@@ -4,9 +4,10 @@ import pytest
 
 from mixdim.cli.main import run
 from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.recommend import Measured, recommend, select, spread, train_command
+from mixdim.runs.sweeps.frame import over_seeds, run_frame
+from mixdim.runs.sweeps.recommend import recommend, select, train_command
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.table import sweep_table
+from mixdim.runs.sweeps.tables import sweep_table
 
 
 def record(temperature, parameters, validation, *, test=0.5, seed=0, data="/d", model="mf", loss="mse"):
@@ -42,7 +43,7 @@ RUNS = [
 
 
 def chosen(found):
-    return [None if one is None else (one.temperature, one.parameters) for one in found]
+    return [None if one is None else (one["temperature"], one["parameters"]) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -61,24 +62,24 @@ def test_the_cheapest_within_a_loss_is_chosen_by_mean_validation(within, expecte
 
 @pytest.mark.parametrize(("budget", "expected"), [(100, 100), (399, 200), (799, 200), (800, 800)])
 def test_the_lowest_loss_within_a_budget_is_chosen(budget, expected):
-    assert recommend(RUNS, budget=budget).chosen.parameters == expected
+    assert recommend(RUNS, budget=budget).chosen["parameters"] == expected
 
 
 def test_the_test_loss_never_decides():
     tempting = seeds(0.5, 50, 0.99, 0.99, test=0.0)
-    assert recommend([*RUNS, *tempting], loss_within=0.0).chosen.temperature == 0.3
+    assert recommend([*RUNS, *tempting], loss_within=0.0).chosen["temperature"] == 0.3
 
 
 def test_uniform_is_recommended_where_it_is_best():
     found = recommend([*seeds(0.0, 100, 0.8), *seeds(0.3, 100, 0.9)], budget=100)
-    assert found.chosen.temperature == 0
+    assert found.chosen["temperature"] == 0
     assert found.uniform == found.chosen
 
 
 def test_configurations_with_fewer_seeds_are_left_out_with_a_warning():
     lucky = record(0.4, 100, 0.1)
     with pytest.warns(UserWarning, match="1 of 6 configurations have fewer than 2 seeds"):
-        assert recommend([*RUNS, lucky], budget=100).chosen.temperature == 0.3
+        assert recommend([*RUNS, lucky], budget=100).chosen["temperature"] == 0.3
 
 
 @pytest.mark.parametrize(
@@ -99,9 +100,9 @@ def test_a_wish_that_cannot_be_met_is_an_error(records, wish, message):
 
 
 def test_means_and_deviations_are_over_the_seeds():
-    one = Measured(tuple(seeds(0.0, 100, 0.8, 0.9, 1.0)))
-    assert one.loss("validation") == pytest.approx((0.9, 0.1))
-    assert spread([1.0]) == (1.0, None)
+    runs = [*seeds(0.0, 100, 0.8, 0.9, 1.0), *seeds(0.3, 100, 0.5), *seeds(0.4, 100, None)]
+    measured = over_seeds(run_frame(runs)).select("validation", "validation_std").rows()
+    assert measured == [pytest.approx((0.9, 0.1)), (0.5, None), (None, None)]
 
 
 def test_records_of_several_models_or_data_sets_must_be_told_apart():
@@ -123,7 +124,7 @@ def test_records_of_several_models_or_data_sets_must_be_told_apart():
 def test_folders_that_each_seed_has_of_its_own_are_one_data_set():
     own = [record(0.0, 5, 0.7, seed=seed, data=f"/{seed}") for seed in range(3)]
     assert select(own) == own
-    assert len(recommend(own, budget=5).chosen.records) == 3
+    assert recommend(own, budget=5).chosen["numbers"] == [0, 1, 2]
 
 
 def test_the_command_names_what_differs_from_the_defaults():
@@ -137,6 +138,8 @@ def test_the_command_names_what_differs_from_the_defaults():
     one.config.update(told)
     assert " --model mf --no-biases --temperature " in train_command(one)
     assert train_command(one).endswith(" --preset paper-cf --lr 0.001 --seed 2 --out run")
+    one.config.update(lr=0.0012345678)  # as exactly as it was
+    assert "--lr 0.0012345678 " in train_command(one)
     one = record(0.0, 5, 0.7, loss="log_loss", model="dlrm")
     one.config.update(top=[8, 4])
     assert "--top 8,4" in train_command(one)

@@ -6,13 +6,14 @@ from multiprocessing import get_context
 
 import pytest
 
-from mixdim.runs.sweeps.records import Record, append_record, read_records, replicates
+from mixdim.runs.sweeps.frame import replicates
+from mixdim.runs.sweeps.records import append_record, read_records
+from report_records import finished
 
 
-def record(key="a", *, finished_at="2026-11-16T02:00:00Z", summary=None, **config):
-    told = {"model": "mf", "seed": 0, "data": "d", "base_dim": 4, "model_budget": None, **config}
-    summary = summary or {"test": {"best": {"mse": 0.5}}}
-    return Record(key, "finished", None, told, summary, [{"step": 1, "loss": 0.5}], None, finished_at)
+def record(key="a", *, finished_at="2026-11-16T02:00:00Z", **config):
+    made = finished(**{"data": "d", "base_dim": 4, "model_budget": None, **config})
+    return replace(made, key=key, finished_at=finished_at)
 
 
 @pytest.fixture
@@ -70,12 +71,17 @@ def test_a_whole_last_line_without_a_newline_is_kept(file):
     ("change", "message"),
     [
         ("{", "is no record: Expecting"),
-        ("[]", "is no record: it must be an object, got list"),
+        ("[]", "is no record: it must be an object, got []"),
         ({"status": "done"}, "status must be finished or failed, got 'done'"),
-        ({"config": None}, "its config is None"),
-        ({"config": {}}, "its config has no model_budget"),
+        ({"config": None}, "its config must be an object, got None"),
+        ({"config": {}}, "it has no config.model"),
         ({"summary": None}, "it is finished and has no summary"),
-        ({"curve": {}}, "its curve is {}"),
+        ({"curve": {}}, "its curve must be a list of objects, got {}"),
+        ({"summary": {}}, "it has no summary.model"),
+        ({"finished_at": 3}, "its finished_at must be text, got 3"),
+        ('{"key": NaN}', "NaN is no number in JSON"),
+        ("[" * 10**6, "it has too many objects within objects"),
+        ({"key": "\ud800"}, "surrogates not allowed"),
         ("{}", "it has no key"),
     ],
 )
@@ -91,8 +97,10 @@ def test_a_malformed_line_is_an_error_with_its_place(file, change, message):
 
 
 def test_a_number_that_json_does_not_have_is_refused_before_anything_is_written(file):
+    one = record()
+    one.summary["test"]["best"]["mse"] = float("nan")
     with pytest.raises(ValueError, match="JSON"):
-        append_record(file, record(summary={"test": {"best": {"mse": float("nan")}}}))
+        append_record(file, one)
     assert not file.exists()
 
 

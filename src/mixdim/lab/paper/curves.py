@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from mixdim.runs.sweeps.frame import replicates
 from mixdim.runs.sweeps.methods import UNIFORM, made_by, method_of
 from mixdim.runs.sweeps.objective import common_task, objective_of
-from mixdim.runs.sweeps.records import Record, replicates
+from mixdim.runs.sweeps.records import Record
 
 Measure = Callable[[Record], float]
 

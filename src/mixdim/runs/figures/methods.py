@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,10 +12,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from mixdim.planning.budget import format_bytes
 from mixdim.runs.figures.plots import as_it_is, short_name
-from mixdim.runs.sweeps.best_by_method import best_by_method
-from mixdim.runs.sweeps.methods import place_among_methods
-from mixdim.runs.sweeps.objective import best_possible, common_task
-from mixdim.runs.sweeps.recommend import Measured, Spread, select
+from mixdim.runs.sweeps.frame import Row, base_dims, best_by_method, over_seeds, run_frame
+from mixdim.runs.sweeps.objective import Summary, best_possible, common_task
+from mixdim.runs.sweeps.recommend import select
 from mixdim.runs.sweeps.records import Record
 
 # Those of the report's page: markers differ for the colour-blind, and in grey.
@@ -34,23 +33,27 @@ def methods_figure(records: Iterable[Record], *, title: str | None = None) -> Fi
     A point is the width that was best in validation, its bar one standard deviation over the seeds each
     way. A dashed line is the reference, the largest uniform run; bytes are also told as its share.
     """
-    best = [one for one, _ in best_by_method(select(records)) if one.loss("test") is not None]
-    if not best:
+    records = select(records)
+    settings = over_seeds(best_by_method(run_frame(records))).filter(pl.col("test").is_not_null())
+    if settings.is_empty():
         raise ValueError("no run of a method is finished that has a test loss")
+    summaries = [records[numbers[0]].summary or {} for numbers in settings["numbers"]]
     figure = Figure(figsize=(9.2, 5.0), layout="constrained")
     axes = figure.add_subplot()
-    pairs = {(one.plain_method, one.bits) for one in best}
-    methods = sorted(pairs, key=lambda pair: place_among_methods(*pair))
-    plain_names = list(dict.fromkeys(name for name, _ in methods))
+    listed = settings.sort(
+        *("bits", "place", "plain_method", "embedding_bytes"),
+        descending=[True, False, False, False],
+        maintain_order=True,
+    )
+    plain_names = listed["plain_method"].unique(maintain_order=True).to_list()
     lines = []
-    for name, bits in methods:
-        own = [one for one in best if (one.plain_method, one.bits) == (name, bits)]
+    for (name, _), own in listed.group_by("plain_method", "bits", maintain_order=True):
         lines.append(_draw(axes, own, plain_names.index(name)))
-    uniform = [one for one in best if one.is_uniform]
-    reference = max(uniform, key=lambda one: one.embedding_bytes, default=None)
-    lines += _draw_levels(axes, best, reference)
-    _label_bytes(axes, best, reference)
-    task = common_task([_summary(one) for one in best])
+    uniform = settings.filter("uniform").sort("embedding_bytes", maintain_order=True)
+    reference = None if uniform.is_empty() else uniform.row(-1, named=True)
+    lines += _draw_levels(axes, settings, reference, summaries)
+    _label_bytes(axes, min(settings["embedding_bytes"]), reference)
+    task = common_task(summaries)
     axes.set(title=as_it_is(title or "Methods at equal bytes"), ylabel=f"test {task.objective_words}")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -59,35 +62,35 @@ def methods_figure(records: Iterable[Record], *, title: str | None = None) -> Fi
     return figure
 
 
-def _draw(axes: Axes, measured: Sequence[Measured], number: int) -> Line2D:
+def _draw(axes: Axes, settings: pl.DataFrame, number: int) -> Line2D:
     """A line; "mixed, 8 bits" has the colour and the marker of "mixed", but empty ones, and dashes."""
-    measured = sorted(measured, key=lambda one: one.embedding_bytes)
-    places, losses = [one.embedding_bytes for one in measured], [_test(one) for one in measured]
-    bits, color = measured[0].bits, COLORS[number % len(COLORS)]
+    first, color = settings.row(0, named=True), COLORS[number % len(COLORS)]
     (line,) = axes.plot(
-        places,
-        [loss.mean for loss in losses],
+        settings["embedding_bytes"].to_list(),
+        settings["test"].to_list(),
         color=color,
-        linestyle=DASHES[bits],
+        linestyle=DASHES[first["bits"]],
         marker=MARKERS[number % len(MARKERS)],
-        markerfacecolor=color if bits == 32 else "white",
+        markerfacecolor=color if first["bits"] == 32 else "white",
         markersize=6,
-        label=as_it_is(short_name(measured[0].method)),
+        label=as_it_is(short_name(first["method"])),
     )
-    for place, loss in zip(places, losses, strict=True):
-        if loss.std is not None:
-            axes.errorbar(place, loss.mean, loss.std, color=color, elinewidth=1, capsize=3)
+    for place, mean, std in settings.select("embedding_bytes", "test", "test_std").iter_rows():
+        if std is not None:
+            axes.errorbar(place, mean, std, color=color, elinewidth=1, capsize=3)
     return line
 
 
-def _draw_levels(axes: Axes, measured: Sequence[Measured], reference: Measured | None) -> list[Line2D]:
+def _draw_levels(
+    axes: Axes, settings: pl.DataFrame, reference: Row | None, summaries: Sequence[Summary]
+) -> list[Line2D]:
     """What to compare with: the reference and, near to it, the least loss that anybody can expect."""
     levels = {}
     if reference is not None:
-        label = f"uniform of width {reference.base_dims}: {_test(reference).mean:.4f}"
-        levels[label] = (_test(reference).mean, "--")
-    means = [_test(one).mean for one in measured]
-    for bound in sorted({b for one in measured if (b := best_possible(_summary(one))) is not None}):
+        label = f"uniform of width {base_dims(reference)}: {reference['test']:.4f}"
+        levels[label] = (reference["test"], "--")
+    means = settings["test"].to_list()
+    for bound in sorted({b for summary in summaries if (b := best_possible(summary)) is not None}):
         if bound >= 2 * min(means) - max(means):  # far below, it would squeeze all lines into a stripe
             levels[f"best possible: {bound:.4f}"] = (bound, ":")
     return [
@@ -96,7 +99,7 @@ def _draw_levels(axes: Axes, measured: Sequence[Measured], reference: Measured |
     ]
 
 
-def _label_bytes(axes: Axes, measured: Sequence[Measured], reference: Measured | None) -> None:
+def _label_bytes(axes: Axes, smallest: float, reference: Row | None) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_minor_formatter(NullFormatter())
     if reference is None:
@@ -104,8 +107,8 @@ def _label_bytes(axes: Axes, measured: Sequence[Measured], reference: Measured |
         axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: format_bytes(int(place))))
         return
-    whole = reference.embedding_bytes
-    halvings = range(int(whole / min(one.embedding_bytes for one in measured)).bit_length() + 1)
+    whole = reference["embedding_bytes"]
+    halvings = range(int(whole / smallest).bit_length() + 1)
     halvings = halvings[:: -(-len(halvings) // MOST_TICKS)]
     low, high = axes.get_xlim()
     ticks = {whole / 2**n: f"1/{2**n}" if n else "reference" for n in halvings}
@@ -115,15 +118,3 @@ def _label_bytes(axes: Axes, measured: Sequence[Measured], reference: Measured |
     axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
     labels = [f"{format_bytes(int(place))}\n{share}" for place, share in ticks.items()]
     axes.set_xticklabels(labels, fontsize=9)
-
-
-def _test(one: Measured) -> Spread:
-    loss = one.loss("test")
-    assert loss is not None
-    return loss
-
-
-def _summary(one: Measured) -> dict[str, Any]:
-    summary = one.records[0].summary
-    assert summary is not None
-    return summary

@@ -1,16 +1,18 @@
-"""What a report draws of runs: one point for all seeds of a config. Knows no colours."""
+"""The points of a report's chart: one for all seeds of a configuration. Knows no colours."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+import polars as pl
+
 from mixdim.planning.budget import format_bytes
 from mixdim.runs.config import comparable
-from mixdim.runs.report.runs import (
+from mixdim.runs.report.rows import (
     NO_MATTER,
     PLACE,
     all_names,
@@ -23,16 +25,9 @@ from mixdim.runs.report.runs import (
     says_bytes,
     short_number,
 )
-from mixdim.runs.sweeps.best_by_method import best_by_method
-from mixdim.runs.sweeps.methods import (
-    bits_of,
-    method_of,
-    plain_method_of,
-    temperature_of,
-    with_bits,
-)
-from mixdim.runs.sweeps.objective import best_possible, objective_of
-from mixdim.runs.sweeps.recommend import embedding_bytes_of, loss_of
+from mixdim.runs.sweeps.frame import Row, best_by_method, run_frame
+from mixdim.runs.sweeps.methods import method_of, with_bits
+from mixdim.runs.sweeps.objective import best_possible
 from mixdim.runs.sweeps.records import Record
 
 
@@ -46,61 +41,56 @@ def chart_points(records: Iterable[Record]) -> list[dict[str, Any]]:
     """
     finished = [record for record in in_order(records) if record.summary]
     names, differing, in_bytes = data_names(finished), differing_options(finished), says_bytes(finished)
-    tried = _widths_tried(finished, names)
-    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in finished:
-        if record.key not in tried:
-            continue
-        groups[names[record.key], _canonical(record.config, without={"seed"} | NO_MATTER)].append(record)
+    runs = run_frame(finished).with_columns(
+        data=pl.Series([names[record.key] for record in finished], dtype=pl.String),
+        point=pl.Series(
+            [_canonical(record.config, without={"seed"} | NO_MATTER) for record in finished],
+            dtype=pl.String,
+        ),
+    )
     points = []
-    for (data, _), group in groups.items():
+    for _, same in _best_widths(runs).group_by("data", "point", maintain_order=True):
+        group, run = [finished[number] for number in same["number"]], same.row(0, named=True)
         first, summaries = group[0], [record.summary for record in group if record.summary]
         summary, measured = summaries[0], [metrics_of(summary) for summary in summaries]
         metrics = {}
         for name in all_names([list(one) for one in measured]):
             values = [one[name] for one in measured if name in one]
             metrics[name] = [mean(values), stdev(values) if len(values) > 1 else None]
-        about = _about(first, summaries, differing[first.key], metrics, in_bytes, tried[first.key])
+        bits, plain = run["bits"], _plain_method(run)
         points.append({
-            "data": data,
+            "data": run["data"],
             "model": summary["model"],
-            "temperature": temperature_of(first),
-            "method": with_bits(_plain_method(first), bits_of(first)),
-            "plain_method": _plain_method(first),
-            "bits": bits_of(first),
+            "temperature": run["temperature"],
+            "method": with_bits(plain, bits),
+            "plain_method": plain,
+            "bits": bits,
             "options": differing[first.key],
             "series": f"{method_of(first)} {_canonical(first.config, without=PLACE | NO_MATTER)}",
-            "parameters": summary["num_parameters"],
-            "bytes": embedding_bytes_of(summary) if in_bytes else None,
-            "by_bytes": bool(first.config.get("method")) or bits_of(first) < 32,
+            "parameters": run["parameters"],
+            "bytes": run["embedding_bytes"] if in_bytes else None,
+            "by_bytes": run["by_method"] or bits < 32,
             "metrics": metrics,
             "best_possible": best_possible(summary),
-            "objective": f"test_{objective_of([summary])}",
-            "about": about,
+            "objective": f"test_{run['loss']}",
+            "about": _about(first, summaries, differing[first.key], metrics, run, in_bytes),
         })  # fmt: skip
     return points
 
 
-def _widths_tried(records: Sequence[Record], names: Mapping[str, str]) -> dict[str, int]:
-    """The keys of records to draw, and how many widths a method was tried at to find this one."""
-    found, of_data = {}, defaultdict(list)
-    for record in records:
-        if record.config.get("method") and loss_of(record, "validation") is not None:
-            of_data[names[record.key]].append(record)
-        else:
-            found[record.key] = 1  # not one of several, or nothing tells which is best
-    for own in of_data.values():
-        for best, tried in best_by_method(own):
-            found |= {record.key: tried for record in best.records}
-    return found
+def _best_widths(runs: pl.DataFrame) -> pl.DataFrame:
+    """The runs to draw: of a method its best width, and how many were `tried` to find it."""
+    # Without a validation loss nothing tells which width is best.
+    searched = pl.col("by_method") & pl.col("validation").is_not_null()
+    of_data = runs.filter(searched).partition_by("data")
+    others = runs.filter(~searched).with_columns(tried=pl.lit(1))
+    found = pl.concat([others, *map(best_by_method, of_data)], how="vertical_relaxed")
+    return found.sort("number")
 
 
-def _plain_method(record: Record) -> str:
+def _plain_method(run: Row) -> str:
     """What a run is called in a legend of temperatures, but for its bits."""
-    temperature = temperature_of(record)
-    if temperature is None:
-        return plain_method_of(record)
-    return "0 (uniform)" if temperature == 0 else f"{temperature:g}"
+    return "0 (uniform)" if run["temperature"] == 0 else str(run["plain_method"])
 
 
 def _about(
@@ -108,22 +98,21 @@ def _about(
     summaries: Sequence[Mapping[str, Any]],
     options: str,
     metrics: Mapping[str, Sequence[float | None]],
+    run: Row,
     in_bytes: bool,
-    widths_tried: int,
 ) -> list[list[str]]:
     """Lines of a name and a text: the plan, then the metrics."""
-    summary = summaries[0]
-    temperature, plan = temperature_of(record), rule_of(record)
-    best_of = f" (best of {widths_tried} by validation)" if widths_tried > 1 else ""
-    size = f"{format_bytes(embedding_bytes_of(summary))}, {bits_of(record)} bits a number"
+    summary, temperature, bits = summaries[0], run["temperature"], run["bits"]
+    best_of = f" (best of {run['tried']} by validation)" if run["tried"] > 1 else ""
+    size = f"{format_bytes(run['embedding_bytes'])}, {bits} bits a number"
     lines = [
         ["model", summary["model"]],
-        ["method", method_of(record) if record.config.get("method") else ""],
+        ["method", run["method"] if run["by_method"] else ""],
         ["temperature", "" if temperature is None else f"{temperature:g}"],
-        ["plan", plan or ""],
+        ["plan", rule_of(record) or ""],
         ["base_dim", f"{summary['base_dim']:,}{best_of}"],
-        ["widths (blocks)", _widths(summary.get("widths", {}))],
-        ["bands", "" if summary["bands"] is None else f"{summary['bands']:,}"],
+        ["widths (blocks)", _widths(summary.get("widths") or {})],
+        ["bands", str(summary.get("bands") or "")],  # or "octaves"
         ["rounding", (summary.get("rounding") or "").replace("_", " ")],
         ["options", options],
         ["parameters", f"{summary['num_parameters']:,}"],

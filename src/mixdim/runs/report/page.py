@@ -20,7 +20,7 @@ from mixdim._util.files import write_atomically
 from mixdim.runs.baseline_report import baselines_in_words
 from mixdim.runs.report.chart import chart_points
 from mixdim.runs.report.findings import Finding, as_data_address, pictures_to_show
-from mixdim.runs.report.runs import (
+from mixdim.runs.report.rows import (
     data_names,
     in_order,
     label,

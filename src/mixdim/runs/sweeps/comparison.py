@@ -16,8 +16,8 @@ from typing import Any
 from mixdim.data import Dataset
 from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes, parse_bytes
 from mixdim.planning.methods import WIDTHS, method_named
-from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.best_by_method import best_by_method
+from mixdim.runs.config import RunConfig, run_options
+from mixdim.runs.sweeps.frame import best_by_method, run_frame
 from mixdim.runs.sweeps.methods import with_bits
 from mixdim.runs.sweeps.records import Record
 from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
@@ -25,6 +25,13 @@ from mixdim.runs.train import plan_of
 
 REFERENCE = "uniform"
 LEAST_SPENT = 0.5  # of its bytes: a width that leaves more to others is no use of them
+# Options of the reference that need no word: they are its name, or do nothing to uniform dimensions.
+OF_THE_METHOD = {"method", "budget", "temperature", "base_dim", "rounding", "min_dim"}
+REASONS = {
+    "first_order": "its weights are no part of the bytes that are compared",
+    "from_baseline": "it needs first_order",
+    "bands": "a method makes its own bands",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Comparison:
     reference: RunConfig  # uniform, of the width that sizes are shares of
     candidates: list[RunConfig]
     not_possible: list[str]  # a line each
+    differences: str | None  # from `mixdim train`, in a line
 
 
 def comparison(
@@ -82,7 +90,29 @@ def comparison(
             not_possible.append(
                 f"{name} is not possible in {size} ({format_bytes(num_bytes)}): {reason}"
             )
-    return Comparison(reference, candidates, not_possible)
+    alone = replace(told, temperature=0.0, base_dim=reference_width)
+    differences = _differences(reference.resolved(dataset), alone.resolved(dataset))
+    return Comparison(reference, candidates, not_possible, differences)
+
+
+def _differences(reference: RunConfig, alone: RunConfig) -> str | None:
+    """The options that the reference has otherwise than the same uniform run by `mixdim train`, and why.
+
+    Each by itself has its reason in a comparison; to get the same run, give them to `mixdim train`.
+    """
+    found = []
+    others = reference.to_dict()
+    for name, usual in alone.to_dict().items():
+        value = others.get(name)
+        value = 1 if name == "bands" and value is None else value  # a uniform plan has one
+        if name in OF_THE_METHOD or value == usual:
+            continue
+        text = " ".join(run_options()[name].arguments(value))
+        found.append(f"{text} ({REASONS[name]})" if name in REASONS else text)
+    if not found:
+        return None
+    width = f"--temperature 0 --base-dim {alone.base_dim}"
+    return f"the uniform reference is the run of mixdim train {width} with {', '.join(found)}"
 
 
 def bytes_of(size: str, whole: int) -> int:
@@ -127,6 +157,6 @@ def run_comparison(
 
     first = with_seeds(dict.fromkeys([asked.reference, *asked.candidates]), [0])  # "1/1" asks twice
     found = sweep(first, records, **options)
-    best = {winner.records[0].key for winner, _ in best_by_method(found)}
+    best = {found[number].key for number in best_by_method(run_frame(found))["number"]}
     repeated = [run.config for run, record in zip(first, found, strict=True) if record.key in best]
     return found + sweep(with_seeds(repeated, range(1, seeds)), records, **options)

@@ -1,4 +1,4 @@
-"""What chose the widths of a recorded run, and what to call it. Knows nothing about figures."""
+"""What chose the widths of a recorded run, and what to call it. Knows nothing about its results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import PurePath
 from typing import Any
 
 from mixdim._util.text import printable
+from mixdim.planning.budget import width_of
 from mixdim.planning.methods import METHODS
 from mixdim.runs.sweeps.records import Record
 
 UNIFORM = "uniform"
 NAMES = {"lifted": "lifted uniform", "pooled": "pooled bands"}
+OF_EMBEDDINGS = "embeddings:"
 SAY_NOTHING = ("unknown", "by_hand")  # rules that only the name of the plan's file tells more about
 
 
@@ -82,3 +84,36 @@ def plain_method_of(record: Record) -> str:
     if rule == "scaled_power_law":
         return f"scaled, temperature {made_by(record)['temperature']:g}"
     return NAMES.get(rule, printable(rule.replace("_", " ")))
+
+
+def budget_name(config: Mapping[str, Any]) -> str:
+    """The budget that a run was asked for: "32,768" of the whole model, "width:2" of embeddings.
+
+    >>> budget_name({"model_budget": 32768, "budget": None}), budget_name({"model_budget": None})
+    ('32,768', '-')
+    >>> budget_name({"model_budget": None, "budget": "4MB"})
+    'embeddings:4MB'
+    """
+    if config["model_budget"] is not None:
+        return f"{config['model_budget']:,}"
+    text: str | None = config.get("budget")
+    if text is None:
+        return "-"
+    return text if width_of(text) else f"{OF_EMBEDDINGS}{text}"
+
+
+def run_name(config: Mapping[str, Any]) -> str:
+    """A run by the options that distinguish it from others of its sweep.
+
+    >>> run_name({"model": "mf", "temperature": 0.3, "model_budget": 1000, "seed": 0})
+    'mf, temperature 0.3, budget 1,000, seed 0'
+    """
+    bits = config.get("bits") or 32
+    if config.get("method"):
+        width = "" if config["base_dim"] is None else f" of width {config['base_dim']}"
+        method = with_bits(f"{config['method']}{width}", bits)
+        return f"{config['model']}, {method}, {config['budget']}, seed {config['seed']}"
+    asked = budget_name(config)
+    budget = "" if asked == "-" else f", budget {asked}"
+    temperature = "" if config["temperature"] is None else f", temperature {config['temperature']:g}"
+    return f"{with_bits(config['model'] + temperature, bits)}{budget}, seed {config['seed']}"

@@ -3,135 +3,32 @@
 from __future__ import annotations
 
 import math
-import statistics
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shlex import join
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import polars as pl
 
 from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
 from mixdim.runs.config import RunConfig, run_options
-from mixdim.runs.sweeps.methods import UNIFORM, bits_of, plain_method_of, temperature_of, with_bits
+from mixdim.runs.sweeps.frame import Row, check_validation, over_seeds, run_frame
 from mixdim.runs.sweeps.objective import common_task
-from mixdim.runs.sweeps.records import Record, replicates
+from mixdim.runs.sweeps.records import Record
 from mixdim.training.options import AUTO
 
 
-class Spread(NamedTuple):
-    """Numbers in short: their mean and, of two or more, their sample standard deviation.
-
-    >>> str(spread([0.5, 0.7])), str(spread([0.5]))
-    ('0.6000 ± 0.1414', '0.5000')
-    """
-
-    mean: float
-    std: float | None
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f}" if self.std is None else f"{self.mean:.4f} ± {self.std:.4f}"
-
-
-def spread(numbers: Sequence[float]) -> Spread:
-    """Mean and sample standard deviation."""
-    return Spread(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A configuration with the runs that measured it, one a seed."""
-
-    records: tuple[Record, ...]
-
-    @property
-    def temperature(self) -> float | None:
-        """0 is uniform; None where another rule than the power law chose the widths."""
-        return temperature_of(self.records[0])
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether all rows have one width, in float32."""
-        return self.method in ("0", UNIFORM)
-
-    @property
-    def method(self) -> str:
-        """The temperature, or the name of a method or of another rule; and its bits, if not 32."""
-        return with_bits(self.plain_method, self.bits)
-
-    @property
-    def plain_method(self) -> str:
-        """The same without bits."""
-        return plain_method_of(self.records[0]) if self.temperature is None else f"{self.temperature:g}"
-
-    @property
-    def bits(self) -> int:
-        """Of a number of the embeddings as they are served."""
-        return bits_of(self.records[0])
-
-    @property
-    def parameters(self) -> float:
-        """Of the whole model; a mean, since seeds with their own splits differ a little."""
-        return statistics.fmean(summary["num_parameters"] for summary in self._summaries)
-
-    @property
-    def embedding_bytes(self) -> float:
-        """Of all that embeddings store; a mean too."""
-        return statistics.fmean(map(embedding_bytes_of, self._summaries))
-
-    @property
-    def num_bytes(self) -> float:
-        """Of the whole model as it is stored; a mean too."""
-        return self.embedding_bytes + statistics.fmean(
-            BYTES_PER_PARAMETER * (summary["num_parameters"] - summary["embedding_parameters"])
-            for summary in self._summaries
-        )
-
-    @property
-    def base_dims(self) -> str:
-        """The base_dim, or the least and the largest if seeds differ in it."""
-        widths = [summary["base_dim"] for summary in self._summaries]
-        return f"{min(widths)}" if min(widths) == max(widths) else f"{min(widths)}-{max(widths)}"
-
-    @property
-    def seconds(self) -> float:
-        """The mean time of a run."""
-        return statistics.fmean(summary["seconds"] for summary in self._summaries)
-
-    def loss(self, split: str) -> Spread | None:
-        """The loss of the weights that were best in validation; None if the split is empty."""
-        losses = [loss_of(record, split) for record in self.records]
-        known = [loss for loss in losses if loss is not None]
-        return spread(known) if known else None
-
-    @property
-    def _summaries(self) -> list[dict[str, Any]]:
-        return [record.summary for record in self.records if record.summary is not None]
-
-
-def embedding_bytes_of(summary: Mapping[str, Any]) -> int:
-    """Bytes of all that the embeddings of a run store; records from before runs said so are float32."""
-    in_float32 = BYTES_PER_PARAMETER * summary["embedding_parameters"]
-    return int(summary.get("embedding_bytes", in_float32))
-
-
-def loss_of(record: Record, split: str) -> float | None:
-    """The loss of a finished run's best weights; None if the split is empty."""
-    assert record.summary is not None
-    loss: float | None = record.summary[split]["best"][record.loss_name]
-    return loss
-
-
 class Recommendation(NamedTuple):
-    """The cheapest configuration that satisfies a wish, and whom it was compared with."""
+    """The cheapest configuration that satisfies a wish, and others, as rows of `over_seeds`."""
 
-    chosen: Measured
-    best: Measured  # the lowest validation loss of all
-    uniform: Measured | None  # the cheapest uniform one that is no worse in validation, if one is
+    chosen: Row
+    best: Row  # the lowest validation loss of all
+    uniform: Row | None  # the cheapest uniform one that is no worse in validation, if there is one
 
 
 def recommend(
-    records: Iterable[Record], *, loss_within: float | None = None, budget: int | None = None
+    records: Sequence[Record], *, loss_within: float | None = None, budget: int | None = None
 ) -> Recommendation:
     """Choose by the mean validation loss over the seeds, never by test.
 
@@ -140,52 +37,47 @@ def recommend(
       no more bytes.
 
     Configurations with fewer seeds than others, by a failure or an unfinished sweep, are left out, with
-    a warning: the luck of one seed would speak for them.
+    a warning: one lucky seed would win for them.
     """
     if (loss_within is None) == (budget is None):
         raise ValueError("give either loss_within or budget")
-    measured = [Measured(tuple(group)) for group in replicates(records)]
-    if not measured:
+    if loss_within is not None and not 0 <= loss_within < math.inf:
+        raise ValueError(f"loss_within must be at least 0, got {loss_within}")
+    measured = over_seeds(run_frame(records))
+    if measured.is_empty():
         raise ValueError("there are no finished runs in the records")
-    most = max(len(one.records) for one in measured)
-    whole = [one for one in measured if len(one.records) == most]
+    most = max(measured["seeds"])
+    whole = check_validation(measured.filter(pl.col("seeds") == most))
     if len(whole) < len(measured):
         warnings.warn(
             f"{len(measured) - len(whole)} of {len(measured)} configurations have fewer than {most} "
             "seeds and were left out",
             stacklevel=2,
         )
-
-    def validation(one: Measured) -> float:
-        loss = one.loss("validation")
-        if loss is None:
-            raise ValueError("the runs have no validation loss: the validation split is empty")
-        return loss.mean
-
-    def cheapest(some: Iterable[Measured]) -> Measured | None:
-        return min(some, key=lambda one: (one.num_bytes, validation(one)), default=None)
-
-    best = min(whole, key=lambda one: (validation(one), one.num_bytes))
-    chosen: Measured | None
+    best = _first(whole, "validation", "num_bytes")
+    assert best is not None
     if loss_within is not None:
-        if not 0 <= loss_within < math.inf:
-            raise ValueError(f"loss_within must be at least 0, got {loss_within}")
-        chosen = cheapest(
-            one for one in whole if validation(one) <= validation(best) * (1 + loss_within)
-        )
+        enough = whole.filter(pl.col("validation") <= best["validation"] * (1 + loss_within))
+        chosen = _first(enough, "num_bytes", "validation")
         assert chosen is not None  # the best is within
     else:
         assert budget is not None
-        affordable = [one for one in whole if one.num_bytes <= budget * BYTES_PER_PARAMETER]
-        if not affordable:
-            least = min(one.num_bytes for one in whole)
+        affordable = whole.filter(pl.col("num_bytes") <= budget * BYTES_PER_PARAMETER)
+        chosen = _first(affordable, "validation", "num_bytes")
+        if chosen is None:
+            least = whole.select(pl.col("num_bytes").min()).item()
             raise ValueError(
                 f"budget of {budget:,} parameters is below all that was measured: the smallest model "
                 f"takes {format_bytes(int(least))}, as {least / BYTES_PER_PARAMETER:,.0f} do"
             )
-        chosen = min(affordable, key=lambda one: (validation(one), one.num_bytes))
-    rivals = (one for one in whole if one.is_uniform and validation(one) <= validation(chosen))
-    return Recommendation(chosen, best, cheapest(rivals))
+    rivals = whole.filter("uniform", pl.col("validation") <= chosen["validation"])
+    return Recommendation(chosen, best, _first(rivals, "num_bytes", "validation"))
+
+
+def _first(settings: pl.DataFrame, *by: str) -> Row | None:
+    """The setting that is least in these columns; None if there are no settings."""
+    ordered = settings.sort(*by, maintain_order=True)
+    return None if ordered.is_empty() else ordered.row(0, named=True)
 
 
 def select(

@@ -1,17 +1,18 @@
-"""What a report says of runs: their order, names and metrics, as rows of a table. Knows no HTML."""
+"""The runs of a report as rows of a table: their order, names and metrics. Knows no HTML."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+import polars as pl
+
 from mixdim._util.text import printable
-from mixdim.runs.sweeps.budgets import share_spent
+from mixdim.runs.sweeps.frame import Row, run_frame
 from mixdim.runs.sweeps.methods import (
     bits_of,
     made_by,
@@ -20,14 +21,11 @@ from mixdim.runs.sweeps.methods import (
     temperature_of,
 )
 from mixdim.runs.sweeps.objective import best_possible, objective_of
-from mixdim.runs.sweeps.recommend import embedding_bytes_of
 from mixdim.runs.sweeps.records import Record
 
 # Options that decide where a point lies, not which line it is on; and options that decide no result.
 PLACE = {"base_dim", "budget", "model_budget", "plan", "seed"}
 NO_MATTER = {"data", "checkpoint_every", "tensorboard"}
-
-Row = dict[str, Any]  # by column; numbers, text, or None where there is nothing to say
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
@@ -65,18 +63,15 @@ def _with_last_folder(records: Iterable[Record]) -> list[Record]:
 
 def data_names(records: Iterable[Record]) -> dict[str, str]:
     """A name for the data of each record's key: its folder's, with a fingerprint where two share it."""
-    records = list(records)
-    fingerprints = defaultdict(set)
-    for record in records:
-        if record.summary:
-            fingerprints[_folder(record)].add(record.summary["data_fingerprint"])
-    names = {}
-    for record in records:
-        name = _folder(record)
-        if record.summary and len(fingerprints[name]) > 1:
-            name += f" ({record.summary['data_fingerprint'][:8]})"
-        names[record.key] = name
-    return names
+    rows = [
+        (record.key, _folder(record), record.summary["data_fingerprint"] if record.summary else None)
+        for record in records
+    ]
+    runs = pl.DataFrame(rows, {"key": pl.String, "folder": pl.String, "print": pl.String}, orient="row")
+    shared = pl.col("print").drop_nulls().n_unique().over("folder") > 1
+    beside = pl.format("{} ({})", "folder", pl.col("print").str.head(8))
+    named = runs.select("key", pl.when(shared).then(beside).fill_null(pl.col("folder")))
+    return dict(named.iter_rows())
 
 
 def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -100,28 +95,27 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
     names, differing = data_names(finished), differing_options(finished)
     in_bytes = says_bytes(finished)
     rows = []
-    for record in finished:
+    for record, run in zip(finished, run_frame(finished).iter_rows(named=True), strict=True):
         summary = record.summary
         assert summary is not None
-        objective = objective_of([summary])
         rows.append({
             "data": names[record.key],
             "model": summary["model"],
-            "temperature": temperature_of(record),
-            "method": method_of(record) if record.config.get("method") else None,
+            "temperature": run["temperature"],
+            "method": run["method"] if run["by_method"] else None,
             "base_dim": summary["base_dim"],
             "options": differing[record.key],
             "plan": rule_of(record),
             "seed": summary["seed"],
             "parameters": summary["num_parameters"],
-            "embedding_bytes": embedding_bytes_of(summary) if in_bytes else None,
+            "embedding_bytes": run["embedding_bytes"] if in_bytes else None,
             **metrics_of(summary),
-            f"train_{objective}": (record.train or {}).get(objective),
-            f"best_possible_{objective}": best_possible(summary),
+            f"train_{run['loss']}": (record.train or {}).get(run["loss"]),
+            f"best_possible_{run['loss']}": best_possible(summary),
             "embedding_parameters": summary["embedding_parameters"],
             "model_budget": record.config.get("model_budget"),
             "embedding_budget": _embedding_budget(record),
-            "budget_spent": share_spent(record),
+            "budget_spent": run["spent"],
             "samples_per_second": summary["samples_per_second"],
             "peak_memory_bytes": summary["peak_memory_bytes"],
             "finished_at": record.finished_at,
@@ -136,7 +130,7 @@ def says_bytes(records: Iterable[Record]) -> bool:
 
     They are then known of all records: those without are float32.
     """
-    return any("embedding_bytes" in record.summary for record in records if record.summary)
+    return any(record.summary.get("embedding_bytes") for record in records if record.summary)
 
 
 def differing_options(records: Sequence[Record]) -> dict[str, str]:
@@ -144,23 +138,17 @@ def differing_options(records: Sequence[Record]) -> dict[str, str]:
 
     An option that some have not, such as the hidden widths of one model, sets nothing apart by itself.
     """
-    groups = defaultdict(list)
-    for record in records:
-        groups[_folder(record)].append(record)
-    found = {}
-    for group in groups.values():
-        values = defaultdict(set)
-        for record in group:
-            for option in record.config.keys() - _said_elsewhere(record):
-                values[option].add(json.dumps(record.config[option]))
-        several = sorted(option for option, seen in values.items() if len(seen - {"null"}) > 1)
-        for record in group:
-            own = [option for option in several if option not in _said_elsewhere(record)]
-            said = {option: record.config.get(option) for option in own}
-            found[record.key] = ", ".join(
-                f"{o} {_in_words(v)}" for o, v in said.items() if v is not None
-            )
-    return found
+    columns = ("key", "folder", "option", "value", "text")
+    rows = [
+        (record.key, _folder(record), option, json.dumps(value), f"{option} {_in_words(value)}")
+        for record in records
+        for option, value in sorted(record.config.items())
+        if value is not None and option not in _said_elsewhere(record)
+    ]
+    said = pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
+    apart = said.filter(pl.col("value").n_unique().over("folder", "option") > 1)
+    texts = apart.group_by("key", maintain_order=True).agg(pl.col("text").str.join(", "))
+    return {**{record.key: "" for record in records}, **dict(texts.iter_rows())}
 
 
 def _said_elsewhere(record: Record) -> set[str]:
