@@ -139,6 +139,8 @@ TABLE_EXAMPLES = """Examples:
 - `mixdim prepare table x.csv --out x --target click --categorical site,user`
 - `mixdim prepare table x.csv --out x --target label --categorical 'C*' --dense 'I*'`
 - `mixdim prepare table x.csv --out x --target "rating >= 8" --where "rating > 0" --categorical user`
+- `mixdim prepare table buys.csv --out x --categorical user,item --negatives 4 --negatives-of item`
+- `mixdim prepare table x.csv --out x --target click --categorical site,user --split column:part`
 - `mixdim prepare table new.csv --out new --vocabulary-of x`
 """
 
@@ -155,6 +157,19 @@ def table(
     ] = None,
     dense: Annotated[
         str | None, typer.Option(help="Columns of numbers, standardised: X,Y,... or patterns.")
+    ] = None,
+    negatives: Annotated[
+        int | None, typer.Option(help="Rows are positives; draw so many negatives for each.")
+    ] = None,
+    negatives_of: Annotated[
+        str | None, typer.Option(help="Column that negatives differ in, such as item.")
+    ] = None,
+    negatives_for: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns that tell users apart, who never get their own items.",
+            show_default="the other categorical column with most values",
+        ),
     ] = None,
     dense_as_is: Annotated[
         bool, typer.Option("--dense-as-is", help="Keep numbers as they are, 0 where missing.")
@@ -176,7 +191,11 @@ def table(
         str | None, typer.Option(help="Only rows that meet it: \"rating > 0 and city != 'Oz'\".")
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="random, position, or time:COLUMN.", show_default="random")
+        str | None,
+        typer.Option(
+            help="random, position, time:COLUMN, column:COLUMN (train, ..., test).",
+            show_default="random",
+        ),
     ] = None,
     seed: Seed = 0,
     min_count: MinCount = None,
@@ -189,12 +208,15 @@ def table(
     from mixdim.data.table import prepare_table
 
     separator = separator_of(separator)
-    if not (out or target or categorical or dense or bag or where or vocabulary_of):
+    if not (out or target or categorical or dense or bag or where or vocabulary_of or negatives):
         typer.echo(str(propose(raw, separator=separator, encoding=encoding or "utf-8")))
         return
     needed: dict[str, object] = {"--out": out}
     if vocabulary_of is None:
-        needed |= {"--target": target, "--categorical": categorical}
+        is_labelled = negatives is None and negatives_of is None
+        needed |= {"--target": target} if is_labelled else {"--negatives": negatives}
+        needed |= {} if is_labelled else {"--negatives-of": negatives_of}
+        needed |= {"--categorical": categorical}
     lacking = ", ".join(name for name, value in needed.items() if value is None)
     if out is None or lacking:
         raise ValueError(f"missing option {lacking}; with nothing but files, the command proposes all")
@@ -205,6 +227,9 @@ def table(
             raw,
             out,
             target=target,
+            negatives=negatives,
+            negatives_of=negatives_of,
+            negatives_for=None if negatives_for is None else _names(negatives_for),
             categorical=None if categorical is None else _names(categorical),
             dense=None if dense is None else _names(dense),
             dense_as_is=dense_as_is or None,
@@ -220,7 +245,13 @@ def table(
             max_bad=max_bad,
             overwrite=overwrite,
         ),
-        lambda meta: [*_kept_by_where(meta), *_dense_rules(meta), *_unknown_values(out, meta)],
+        lambda meta: [
+            *_kept_by_where(meta),
+            *_validation(meta),
+            *_negatives(meta),
+            *_dense_rules(meta),
+            *_unknown_values(out, meta),
+        ],
     )
 
 
@@ -238,6 +269,27 @@ def _bag(entry: str) -> tuple[str, str]:
 def _kept_by_where(meta: Meta) -> list[str]:
     kept, left_out = meta.rows["kept"], meta.rows.get("left_out")
     return [] if left_out is None else [f"{kept:,} of {kept + left_out:,} rows kept by --where"]
+
+
+def _validation(meta: Meta) -> list[str]:
+    if not meta.options.get("validation_drawn"):
+        return []
+    return ["validation is a tenth of train, drawn by --seed: the column names none"]
+
+
+def _negatives(meta: Meta) -> list[str]:
+    drawn = meta.rows.get("negatives")
+    if drawn is None:
+        return []
+    options, kept = meta.options, meta.rows["kept"]
+    column, users = options["negatives_of"], ",".join(options["negatives_for"])
+    lacking = kept * options["negatives"] - drawn
+    fewer = f", {lacking:,} fewer as a user has every {column}" if lacking else ""
+    return [
+        f"negatives: {drawn:,}, {options['negatives']} for each of {kept:,} positives{fewer}: {column}",
+        f"drawn by count^{options['negatives_power']} in train, never one that the same {users} has in",
+        "that split; other columns are copied",
+    ]
 
 
 def _dense_rules(meta: Meta) -> list[str]:

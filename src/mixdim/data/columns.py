@@ -15,6 +15,13 @@ import polars as pl
 TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
 SIGNS = "*?["  # of patterns
 TEXTS = pl.String, pl.Categorical, pl.Enum
+SPLIT_WORDS = {
+    word: place
+    for place, words in enumerate(
+        (("train", "training"), ("validation", "val", "valid", "dev"), ("test", "testing"))
+    )
+    for word in words
+}
 YES, NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
 
 
@@ -101,6 +108,14 @@ def time(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
         ]
         return pl.coalesce([text.cast(pl.Float64, strict=False), *dates])
     return column.cast(pl.Float64, strict=False) if kind.is_numeric() else _nothing(column)
+
+
+def split_of(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """As int8: the place of a split that is named in any case; null where none is."""
+    if not isinstance(kind, TEXTS):
+        return pl.when(_nothing(column).is_not_null()).then(0).cast(pl.Int8)
+    word = column.cast(pl.String).str.strip_chars().str.to_lowercase()
+    return word.replace_strict(SPLIT_WORDS, default=None, return_dtype=pl.Int8)
 
 
 def values(column: pl.Expr, wanted: pl.DataType) -> pl.Expr:

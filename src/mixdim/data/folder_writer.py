@@ -144,11 +144,13 @@ class Spool:
         self._path(len(self.sizes)).write_bytes(content.getbuffer())
         self.sizes.append(frame.height)
 
-    def chunks(self, *, remove: bool = False) -> Iterator[tuple[int, pl.DataFrame]]:
+    def chunks(
+        self, columns: list[str] | None = None, *, remove: bool = False
+    ) -> Iterator[tuple[int, pl.DataFrame]]:
         """The first row and the rows of each chunk; with `remove`, each file goes once it was read."""
         start = 0
         for index, size in enumerate(self.sizes):
-            yield start, pl.read_ipc(self._path(index).read_bytes())
+            yield start, pl.read_ipc(self._path(index).read_bytes(), columns=columns)
             start += size
             if remove:
                 self._path(index).unlink()

@@ -20,19 +20,27 @@ from mixdim.data.columns import (
     match_columns,
     missing,
     number,
+    split_of,
     time,
     type_of_values,
     values,
 )
 from mixdim.data.conditions import Columns, Condition, columns_of
-from mixdim.data.encode import TARGET, TIME, dense_column, feature_column
 from mixdim.data.lines import TRY_LATIN_1, Rows
 from mixdim.data.rejects import BAD_ENCODING, Rejects
 from mixdim.data.table_files import named_twice
+from mixdim.data.typed_rows import (
+    SPLIT,
+    TARGET,
+    TIME,
+    dense_column,
+    feature_column,
+)
 
 BAD = {"binary": "label is not 0 or 1", "rating": "target is not a number"}
 EMPTY = "target is empty"
 HOLDS = "holds"
+SPLITS_WITHOUT_COLUMN = ("random", "position", "test")
 ADVICE = {
     BAD_ENCODING: TRY_LATIN_1,
     BAD["binary"]: '--target "COLUMN >= NUMBER" makes labels of numbers, --task rating learns them',
@@ -45,7 +53,7 @@ Check = tuple[str, pl.Expr, str | None]  # what is wrong unless a test passes, a
 class Roles:
     """Which column is what; remembers the type of each feature, so that all files have the same."""
 
-    target: str | Condition
+    target: str | Condition | None  # None: all rows are positives
     categorical: Sequence[str]
     dense: Sequence[str]
     bags: dict[str, str]
@@ -60,12 +68,20 @@ class Roles:
         if self.task not in BAD:
             raise ValueError(f"task must be 'binary' or 'rating', got {self.task!r}")
         self.time = self.split.removeprefix("time:") if self.split.startswith("time:") else None
-        if self.time == "" or (self.time is None and self.split not in ("random", "position", "test")):
-            raise ValueError(f"split must be 'random', 'position' or 'time:COLUMN', got {self.split!r}")
-        targets = [self.target] if isinstance(self.target, str) else columns_of(self.target)
-        if targets != [self.target] and self.task != "binary":
+        of_file = self.split.startswith("column:")
+        self.split_column = self.split.removeprefix("column:") if of_file else None
+        by_column = self.time if self.time is not None else self.split_column
+        if not by_column and (by_column == "" or self.split not in SPLITS_WITHOUT_COLUMN):
+            raise ValueError(
+                "split must be 'random', 'position', 'time:COLUMN' or 'column:COLUMN', "
+                f"got {self.split!r}"
+            )
+        targets = self._target_columns()
+        if self.target is not None and targets != [self.target] and self.task != "binary":
             raise ValueError(f"a target with a condition makes labels, so task cannot be {self.task!r}")
-        times = [] if self.time is None else [self.time]
+        if self.target is None and self.task != "binary":
+            raise ValueError(f"positives and negatives are labels, so task cannot be {self.task!r}")
+        times = [] if by_column is None else [by_column]
         given = {"categorical": self.categorical, "dense": self.dense}
         found = match_columns(given, self.header, {*targets, *self.bags, *times})
         self.categorical, self.dense = tuple(found["categorical"]), tuple(found["dense"])
@@ -86,11 +102,16 @@ class Roles:
             if "/" in name or "\0" in name:
                 raise ValueError(f"bag {name!r} cannot be a file name; rename the column")
         compared = [] if self.where is None else columns_of(self.where)
-        self.has_target = not self.is_new or {*targets} <= {*self.header}
+        self.has_target = not self.is_new or (bool(targets) and {*targets} <= {*self.header})
         read = targets if self.has_target else []
         self.columns = list(dict.fromkeys([*read, *self.dense, *self.features, *times, *compared]))
         self.place = {name: place for place, name in enumerate(self.columns)}
         self.types: dict[str, pl.DataType] = {}
+
+    def _target_columns(self) -> list[str]:
+        if self.target is None:
+            return []
+        return [self.target] if isinstance(self.target, str) else columns_of(self.target)
 
     def typed(self, rows: Rows, rejects: Rejects) -> Rows:
         """The columns as numbers and values; rows that have others are rejected."""
@@ -149,6 +170,8 @@ class Roles:
             wanted[feature_column(index)] = self._values(file, name, *columns[name])
         if self.time is not None:
             wanted[TIME] = time(*columns[self.time])
+        if self.split_column is not None:
+            wanted[SPLIT] = split_of(*columns[self.split_column])
         try:
             return given.select(expression.alias(name) for name, expression in wanted.items())
         except pl.exceptions.InvalidOperationError:
@@ -163,6 +186,8 @@ class Roles:
         """As float32; NaN for rows to be predicted that have none."""
         if not self.has_target:
             return pl.lit(float("nan"), pl.Float32)
+        if self.target is None:
+            return pl.lit(1.0, pl.Float32)
         if isinstance(self.target, str):
             target = (label if self.task == "binary" else number)(*columns[self.target])
         else:
@@ -174,8 +199,8 @@ class Roles:
 
     def _checks(self, columns: Columns) -> Iterator[Check]:
         target = pl.col(TARGET)
-        if self.is_new:
-            pass  # its target is not needed
+        if self.is_new or self.target is None:
+            pass  # no target is needed
         elif isinstance(self.target, str):
             yield EMPTY, ~missing(*columns[self.target]), None
             yield BAD[self.task], self._is_known(target), self.target
@@ -187,6 +212,9 @@ class Roles:
             yield f"{name} is not a number", is_number | missing(*columns[name]), name
         if self.time is not None:
             yield f"{self.time} is not a time", pl.col(TIME).is_finite(), self.time
+        if self.split_column is not None:
+            reason = f"{self.split_column} is not train, validation or test"
+            yield reason, pl.col(SPLIT).is_not_null(), self.split_column
 
     def _values(self, file: str, name: str, column: pl.Expr, kind: pl.DataType) -> pl.Expr:
         if name in self.bags:

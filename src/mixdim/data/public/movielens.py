@@ -17,21 +17,21 @@ import numpy as np
 import polars as pl
 
 from mixdim._util.arguments import whole_number
-from mixdim.data.encode import (
-    TARGET,
-    TIME,
-    PredictionRows,
-    Progress,
-    Schema,
-    encode_rows,
-    feature_column,
-)
+from mixdim.data.encode import encode_rows
 from mixdim.data.folder import Meta
 from mixdim.data.folder_writer import Spool
 from mixdim.data.lines import Layout, Rows, read_fields, take_first_line
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Source, check_sources
 from mixdim.data.splits import Split, all_test, at_random, by_time
+from mixdim.data.typed_rows import (
+    TARGET,
+    TIME,
+    PredictionRows,
+    Progress,
+    Schema,
+    feature_column,
+)
 from mixdim.data.vocabulary import BaseVocabulary
 
 ID, RATING, TIMESTAMP = "id", "rating", "timestamp"
