@@ -1,5 +1,7 @@
 """Negatives of files of positives only, against sets and formulas; splits that the file brings."""
 
+import itertools
+
 import numpy as np
 import polars as pl
 import pytest
@@ -79,7 +81,7 @@ def test_dense_numbers_and_bags_are_copied(folder):
     dense = np.load(folder / "dense.npy").reshape(-1, 4)
     assert (dense == dense[:, :1]).all()
     values, offsets = (np.load(folder / "bags" / f"tags.{part}.npy") for part in ("values", "offsets"))
-    bags = [values[start:stop].tolist() for start, stop in zip(offsets, offsets[1:], strict=False)]
+    bags = [values[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
     assert all(bags[n] == bags[n - n % 4] for n in range(len(bags)))
 
 
@@ -156,7 +158,7 @@ def test_a_user_with_every_item_gets_no_negative_and_the_summary_says_so(tmp_pat
     assert rows["target"].to_list() == [1.0] * 5 + [1.0, 0.0, 0.0] * 3
     dataset = Dataset(tmp_path / "out")
     assert dataset.counts["user"].sum() == rows.height
-    assert len(list(dataset.batches("train", batch_size=100))[0].bags["tags"][0]) == 5 * 2 + 3 * 3
+    assert len(next(iter(dataset.batches("train", batch_size=100))).bags["tags"][0]) == 5 * 2 + 3 * 3
 
 
 def test_rare_values_are_those_with_few_positives(tmp_path):
