@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mixdim.cli.making import Out, Overwrite, Seed, make_folder
 from mixdim.cli.parsing import separator_of
+from mixdim.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from mixdim.data.folder import Meta
@@ -147,7 +149,9 @@ TABLE_EXAMPLES = """Examples:
 
 @prepare_app.command(epilog=TABLE_EXAMPLES)
 def table(
-    raw: Annotated[list[Path], typer.Argument(help="CSV, TSV, either as .gz, or Parquet.")],
+    raw: Annotated[
+        list[Path], typer.Argument(help="CSV, TSV, either as .gz, or Parquet; or a folder of them.")
+    ],
     out: Annotated[Path | None, typer.Option(help="The prepared folder to make.")] = None,
     target: Annotated[
         str | None, typer.Option(help='Column to predict, or what makes its labels: "rating >= 8".')
@@ -181,6 +185,9 @@ def table(
     encoding: Annotated[
         str | None, typer.Option(help="Of the text, such as latin-1.", show_default="utf-8")
     ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Names for the columns of files without a header: A,B,...")
+    ] = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -204,12 +211,24 @@ def table(
     overwrite: Overwrite = False,
 ) -> None:
     """Prepare any table; with nothing but its files, look at it and propose the command."""
-    from mixdim.data.proposal import propose
     from mixdim.data.table import prepare_table
+    from mixdim.data.table_files import TextFormat
 
     separator = separator_of(separator)
+    names = None if columns is None else _names(columns)
     if not (out or target or categorical or dense or bag or where or vocabulary_of or negatives):
-        typer.echo(str(propose(raw, separator=separator, encoding=encoding or "utf-8")))
+        from mixdim.data.proposal import propose
+        from mixdim.data.proposal_text import text_of
+        from mixdim.data.public.movielens import is_movielens
+
+        if len(raw) == 1 and is_movielens(raw[0]):
+            typer.echo(f"{raw[0]} is MovieLens: one command prepares all of it\n")
+            typer.echo(f"  mixdim prepare movielens {quote(str(raw[0]))} --out movielens")
+            return
+        form = TextFormat(separator, encoding or "utf-8", None if names is None else tuple(names))
+        with progress_bars() as progress:
+            found = propose(raw, form, progress=progress)
+        typer.echo(text_of(found))
         return
     needed: dict[str, object] = {"--out": out}
     if vocabulary_of is None:
@@ -236,6 +255,7 @@ def table(
             bags=None if bag is None else dict(_bag(entry) for entry in bag),
             separator=separator,
             encoding=encoding,
+            columns=names,
             task=task,
             where=where,
             split=split,

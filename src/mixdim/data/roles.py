@@ -21,7 +21,6 @@ from mixdim.data.columns import (
     missing,
     number,
     split_of,
-    time,
     type_of_values,
     values,
 )
@@ -29,6 +28,7 @@ from mixdim.data.conditions import Columns, Condition, columns_of
 from mixdim.data.lines import TRY_LATIN_1, Rows
 from mixdim.data.rejects import BAD_ENCODING, Rejects
 from mixdim.data.table_files import named_twice
+from mixdim.data.times import advice_for, times_of
 from mixdim.data.typed_rows import (
     SPLIT,
     TARGET,
@@ -67,7 +67,7 @@ class Roles:
     def __post_init__(self) -> None:
         if self.task not in BAD:
             raise ValueError(f"task must be 'binary' or 'rating', got {self.task!r}")
-        self.time = self.split.removeprefix("time:") if self.split.startswith("time:") else None
+        self.time, self.time_format = self._time_column()
         of_file = self.split.startswith("column:")
         self.split_column = self.split.removeprefix("column:") if of_file else None
         by_column = self.time if self.time is not None else self.split_column
@@ -108,6 +108,26 @@ class Roles:
         self.place = {name: place for place, name in enumerate(self.columns)}
         self.types: dict[str, pl.DataType] = {}
 
+    def _time_column(self) -> tuple[str | None, str | None]:
+        """The column of `time:COLUMN` or `time:COLUMN:FORMAT`, and the format."""
+        name = self.split.removeprefix("time:")
+        if name == self.split:
+            return None, None
+        column, percent, form = name.partition(":%")
+        return (name, None) if name in self.header or not percent else (column, f"%{form}")
+
+    def _advise_about_time(self, rows: Rows, times: pl.Series, rejects: Rejects) -> None:
+        reason = f"{self.time} is not a time"
+        if reason in rejects.advice or self.time is None:
+            return
+        if self.time_format is not None:
+            rejects.advice[reason] = f"the format {self.time_format!r} does not read it"
+            return
+        column = rows.frame.to_series(self.place[self.time])
+        wrong = column.filter(times.is_null() & column.is_not_null())
+        if len(wrong) and not is_odd(column.dtype):
+            rejects.advice[reason] = advice_for(str(wrong[0]), self.time)
+
     def _target_columns(self) -> list[str]:
         if self.target is None:
             return []
@@ -119,8 +139,13 @@ class Roles:
             rows = self._wanted(self.where, rows, rejects)
         given, columns = self._numbered(rows)
         typed = self._select(rows.name, given, columns)
+        if self.time is not None:
+            times = times_of(rows.frame.to_series(self.place[self.time]), self.time_format)
+            typed = typed.with_columns(times.alias(TIME))
         both = pl.concat([given, typed], how="horizontal")
         good = self._passing(rows, both, self._checks(columns), rejects)
+        if self.time is not None and f"{self.time} is not a time" in rejects.reasons:
+            self._advise_about_time(rows, typed[TIME], rejects)
         found = Rows(rows.name, typed, rows.lines).keep(good)
         if self.by_rules:
             return found
@@ -168,8 +193,6 @@ class Roles:
             wanted[dense_column(index)] = read(*columns[name])
         for index, name in enumerate(self.features):
             wanted[feature_column(index)] = self._values(file, name, *columns[name])
-        if self.time is not None:
-            wanted[TIME] = time(*columns[self.time])
         if self.split_column is not None:
             wanted[SPLIT] = split_of(*columns[self.split_column])
         try:

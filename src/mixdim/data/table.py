@@ -22,7 +22,7 @@ from mixdim.data.rejects import Rejects
 from mixdim.data.roles import ADVICE, Roles
 from mixdim.data.sources import check_sources
 from mixdim.data.splits import Split, all_test, at_random, by_column, by_position, by_time
-from mixdim.data.table_files import check_text, header_of, read_rows
+from mixdim.data.table_files import TextFormat, header_of, read_rows
 from mixdim.data.typed_rows import (
     SPLIT,
     TIME,
@@ -50,6 +50,7 @@ def prepare_table(
     bags: Mapping[str, str] | None = None,
     separator: str | None = None,
     encoding: str | None = None,
+    columns: Sequence[str] | None = None,
     task: str | None = None,
     where: str | None = None,
     split: str | None = None,
@@ -62,11 +63,12 @@ def prepare_table(
     progress: Progress | None = None,
     prediction: PredictionRows | None = None,
 ) -> Meta:
-    """Prepare tables with a header: CSV and its relatives, plain or gzip, and Parquet.
+    """Prepare tables: CSV and its relatives, plain or gzip, and Parquet; a folder stands for its files.
 
     `target` is a column, or a condition such as `"rating >= 8"` that makes labels. `where` is one
     too: only rows that meet it are taken (`mixdim.data.conditions` has the grammar). `categorical` and
-    `dense` may have patterns such as `"C*"`. `bags` maps a multi-valued column to the mark between its
+    `dense` may have patterns such as `"C*"` and ranges such as `"C1..C9"`. Files without a header have
+    their names in `columns`. `bags` maps a multi-valued column to the mark between its
     values. Without a `separator` the header shows it. The split is 80/10/10: `"random"` (seeded),
     `"position"`, or `"time:COLUMN"`, a column of times; or it is that of the file, `"column:COLUMN"`, a
     column of train, validation and test; if none is validation, a seeded tenth of train is. Dense
@@ -94,6 +96,7 @@ def prepare_table(
         "task": task,
         "separator": separator,
         "encoding": encoding,
+        "columns": None if columns is None else list(columns),
         "where": where,
         "by_rules": None if dense_as_is is None else not dense_as_is,
     }
@@ -103,11 +106,11 @@ def prepare_table(
     split = split or ("random" if base is None else "test")
     if split == "test" and base is None:
         raise ValueError("split 'test' is for rows whose vocabulary is that of an earlier folder")
-    target, separator, encoding = chosen["target"], chosen["separator"], chosen["encoding"]
-    check_text(separator, encoding)
-    sources = check_sources(raw)
+    target, names = chosen["target"], chosen["columns"]
+    form = TextFormat(chosen["separator"], chosen["encoding"], None if names is None else tuple(names))
+    sources = check_sources(raw, folders=True)
     rejects = Rejects(max_bad, advice=ADVICE)
-    header = header_of(sources[0], separator, encoding)
+    header = header_of(sources[0], form)
     is_condition = target is not None and target not in header and CONDITION.search(target)
     roles = Roles(
         parse_condition(target, "target") if is_condition else target,
@@ -126,7 +129,7 @@ def prepare_table(
 
     def chunks() -> Iterator[pl.DataFrame]:
         for source in sources:
-            for rows in read_rows(source, roles.columns, separator, encoding, rejects):
+            for rows in read_rows(source, roles.columns, form, rejects):
                 typed = roles.typed(rows, rejects)
                 if prediction is not None:
                     prediction.keep(typed.name, typed.lines)
@@ -157,8 +160,9 @@ def prepare_table(
             "categorical": list(roles.categorical),
             "dense": list(roles.dense),
             "bags": roles.bags,
-            "separator": separator,
-            "encoding": encoding,
+            "separator": form.separator,
+            "encoding": form.encoding,
+            **({} if names is None else {"columns": names}),
             "split": split,
             "seed": seed,
             **({} if where is None else {"where": where}),
@@ -219,6 +223,6 @@ def _filled_by(base: BaseVocabulary, chosen: dict[str, Any]) -> dict[str, Any]:
         base.agreed("dense_as_is", dense_as_is, not by_rules)
     for name in ("target", "task", "bags", *NEGATIVES[1:]):
         base.agreed(name, chosen[name], its.get(name))
-    names = (*OF_COLUMNS, *NEGATIVES, "separator", "encoding", "where")
+    names = (*OF_COLUMNS, *NEGATIVES, "separator", "encoding", "columns", "where")
     left = {name: its.get(name) for name in names if chosen[name] is None}
     return chosen | left | {"by_rules": by_rules}

@@ -5,7 +5,7 @@ Knows nothing about raw formats or prepared folders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,21 +48,24 @@ class PredictionRows:
     """Rows that are only predicted: targets may be missing; a reader records here where rows stood."""
 
     has_target: bool = False  # whether the file has a target, if perhaps not in each row
-    lines: list[np.ndarray] = field(default_factory=list)
-    file: str = ""
-    rejected: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    kept: dict[str, list[np.ndarray]] = field(default_factory=dict)  # lines, by file
+    rejected: Mapping[str, list[np.ndarray]] = field(default_factory=dict)
 
     def keep(self, file: str, lines: np.ndarray) -> None:
         """Remember the lines of rows that are kept."""
-        self.file = file
-        self.lines.append(lines)
+        self.kept.setdefault(file, []).append(lines)
 
     def finish(self, rejects: Rejects) -> None:
         """Remember the lines of the rows that were not."""
-        self.rejected = np.concatenate([np.empty(0, np.int64), *rejects.lines[self.file]])
+        self.rejected = rejects.lines
 
     @property
     def places(self) -> np.ndarray:
-        """The place of each row kept among all of the file from 0, without header and blank lines."""
-        kept = np.concatenate([np.empty(0, np.int64), *self.lines])
-        return np.searchsorted(np.sort(np.concatenate([kept, self.rejected])), kept)
+        """The place of each row kept among all of the files from 0, without header and blank lines."""
+        found, before = [np.empty(0, np.int64)], 0
+        for file, parts in self.kept.items():
+            kept = np.concatenate(parts)
+            rows = np.sort(np.concatenate([kept, *self.rejected.get(file, [])]))
+            found.append(before + np.searchsorted(rows, kept))
+            before += len(rows)
+        return np.concatenate(found)
