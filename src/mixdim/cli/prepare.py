@@ -322,6 +322,8 @@ def _dense_rules(meta: Meta) -> list[str]:
     by = "an earlier training split" if "vocabulary_of" in meta.options else "the training split"
     parts = [f"dense: {len(meta.dense_rules)} standardised by {by}"]
     parts += [f"{logs} of them log(1 + x)"] if logs else []
+    robust = [rule.column for rule in meta.dense_rules if rule.robust]
+    parts += [f"without outliers: {', '.join(robust)}"] if robust else []
     parts += [f"{gaps} more for missing values"] if gaps else []
     parts += [f"always 0 as training has one value: {', '.join(constant)}"] if constant else []
     return [", ".join(parts)]

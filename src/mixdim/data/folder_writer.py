@@ -78,6 +78,9 @@ class FolderWriter:
         described = asdict(meta)
         if meta.dense_rules is None:
             del described["dense_rules"]  # written only where there are some
+        for rule in described.get("dense_rules", ()):
+            if not rule["robust"]:
+                del rule["robust"]
         document = {
             "format": FORMAT,
             "version": VERSION,
