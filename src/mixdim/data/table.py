@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from mixdim._util.arguments import whole_number
+from mixdim.data.columns import listed
 from mixdim.data.conditions import parse_condition
 from mixdim.data.encode import encode_rows
 from mixdim.data.folder import Meta
@@ -20,7 +21,7 @@ from mixdim.data.folder_writer import Spool
 from mixdim.data.negatives import NegativeSampling
 from mixdim.data.rejects import Rejects
 from mixdim.data.roles import ADVICE, Roles
-from mixdim.data.sources import check_sources
+from mixdim.data.sources import Source, check_sources
 from mixdim.data.splits import Split, all_test, at_random, by_column, by_position, by_time
 from mixdim.data.table_files import TextFormat, header_of, read_rows
 from mixdim.data.typed_rows import (
@@ -126,6 +127,7 @@ def prepare_table(
     )
     if prediction is not None:
         prediction.has_target = roles.has_target
+        _check_needed(sources[0], roles.columns, header)
 
     def chunks() -> Iterator[pl.DataFrame]:
         for source in sources:
@@ -173,6 +175,16 @@ def prepare_table(
     if prediction is not None:
         prediction.finish(rejects)
     return meta
+
+
+def _check_needed(source: Source, columns: Sequence[str], header: Sequence[str]) -> None:
+    """Raise if a file of rows to predict lacks columns, with all that it needs."""
+    lacking = [name for name in columns if name not in {*header}]
+    if lacking:
+        raise ValueError(
+            f"{source.name} has no column {', '.join(map(repr, lacking))}: a prediction needs "
+            f"{listed(columns)}, and it has {listed(header)}"
+        )
 
 
 def _check_target(chosen: dict[str, Any]) -> None:
