@@ -144,6 +144,8 @@ def test_realistic_clicks_have_the_asked_share_of_unseen_lookups(capsys, tmp_pat
         (["prepare", "table", "t.csv", "--out", "x", *TABLE[:-1], "tags"], "--bag must be a column"),
         (["generate", "music-like", "--rows", "9", "--out", "x"], "criteo-like or movielens-like"),
         (["generate", "criteo-like", "--rows", "0", "--out", "x"], "rows must be"),
+        (["generate", "criteo-like", "--rows", "1" + "0" * 18, "--out", "x"], "rows must fit the disk"),
+        (["generate", "criteo-like", "--rows", "1" + "0" * 20, "--out", "x"], "rows must be below 2^63"),
         (["generate", "movielens-like", "--realistic", "--rows", "99", "--out", "x"], "of criteo-like"),
         (["generate", "criteo-like", "--unseen", "0.4", "--rows", "99", "--out", "x"], "--realistic"),
         (

@@ -125,6 +125,18 @@ def test_patterns_stand_for_columns_in_the_order_of_the_header(tmp_path):
         prepare_table([tmp_path / "t.csv"], tmp_path / "both", **rest)
 
 
+def test_a_range_stands_for_the_free_columns_of_the_header_between_its_ends():
+    header = ["y", "a1", "a2", "x", "b..c", "a3", "t"]
+    given = {"dense": ["a1..a3"], "categorical": ["x"]}
+    found = match_columns(given, header, ["y", "t"])
+    assert found == {"dense": ["a1", "a2", "b..c", "a3"], "categorical": ["x"]}
+    assert match_columns({"dense": ["b..c"]}, header)["dense"] == ["b..c"]
+    assert match_columns({"dense": ["b..c..t"]}, header)["dense"] == ["b..c", "a3", "t"]
+    assert match_columns({"dense": ["a1..z"]}, header)["dense"] == ["a1..z"]  # which is then named
+    with pytest.raises(ValueError, match=r"dense 't\.\.a1' matches no column"):
+        match_columns({"dense": ["t..a1"]}, header)
+
+
 def test_exact_names_win_over_patterns():
     header = ["C*", "C1", "C2", "[x]"]
     assert match_columns({"categorical": ["C*", "[x]"]}, header) == {"categorical": ["C*", "[x]"]}

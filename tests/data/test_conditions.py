@@ -44,6 +44,8 @@ def number(text):
         ("city == ''", lambda a, b, c: c is None),
         ('NOT city == ""', lambda a, b, c: c is not None),
         ("city != ''", lambda a, b, c: c is not None),
+        ("city is null", lambda a, b, c: c is None),
+        ("'b c' IS NOT NULL", lambda a, b, c: b is not None),
     ],
 )
 def test_a_comparison_is_what_python_says_and_unknown_of_nothing(text, holds):
@@ -91,7 +93,7 @@ def test_columns_are_named_once_and_those_of_numbers_apart():
     [
         ("", "its end: a column must come here"),
         ("  ", "its end: a column must come here"),
-        ("a", "its end: one of >= > <= < == != or 'in' must follow 'a'"),
+        ("a", "its end: one of >= > <= < == !=, 'in' or 'is' must follow 'a'"),
         ("a >", "its end: a number or a text in quotes must come here"),
         ("a = 1", "'=' at character 3: one of .* write == for equal"),
         ("a ! 1", "'!' at character 3: one of"),
@@ -115,6 +117,8 @@ def test_columns_are_named_once_and_those_of_numbers_apart():
         ("a in (1, 'x')", "\"'x'\" at character 10: numbers and texts cannot be mixed"),
         ("a in (1", r"its end: ',' or '\)'"),
         ("a not 1", "'1' at character 7: 'in' must follow 'not'"),
+        ("a is 1", "'1' at character 6: 'null or not null' must follow 'is'"),
+        ("a is not", "its end: 'null' must follow 'is'"),
         ("a == 'x", '"\'x" at character 6: this quote is never closed'),
         ("__import__('os')", r"'\(' at character 11: one of"),
         ("a > 1; import os", "'1;' at character 5: a number or"),

@@ -3,11 +3,14 @@
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 
+from commands import output
 from mixdim.data import Dataset, sources
 from mixdim.data.dense_rules import DenseRule, dense_names
 from mixdim.data.folder import read_meta
+from mixdim.data.inspect import inspect
 from mixdim.data.table import prepare_table
 
 NAMES = ("even", "skewed", "both", "gaps", "same", "nothing", "late", "time", "rare")
@@ -71,6 +74,43 @@ def test_dense_columns_follow_their_formulas(tmp_path, monkeypatch):
     np.testing.assert_array_equal(dense[:, -1], np.isnan(found[:, 3]))
     assert dense[TRAIN:, 0].max() == 10
     assert Dataset(tmp_path / "out").num_dense == len(NAMES) + 1
+
+
+@pytest.mark.parametrize(("low", "outliers"), [(-3, [1e30]), (-3, [-1e9, 4e20]), (0, [1e30])])
+def test_outliers_do_not_flatten_a_column(tmp_path, capsys, low, outliers):
+    rng = np.random.default_rng(1)
+    clean = np.round(rng.uniform(low, 3, 30_000), 4)
+    found = clean.copy()
+    found[rng.choice(20_000, len(outliers), replace=False)] = outliers
+    (tmp_path / "t.csv").write_text("y,c,x\n" + "".join(f"1,a,{x!r}\n" for x in found.tolist()))
+    columns = ("--target", "y", "--categorical", "c", "--dense", "x", "--split", "position")
+    out = tmp_path / "out"
+    printed = output(capsys, "prepare", "table", tmp_path / "t.csv", "--out", out, *columns).out
+    assert "dense: 1 standardised by the training split, without outliers: x\n" in printed
+    (rule,) = read_meta(out).dense_rules
+    assert (rule.robust, rule.log) == (True, False)
+    assert rule.mean == pytest.approx(clean.mean(), abs=0.05)
+    assert rule.scale == pytest.approx(clean.std(), rel=0.05)
+    dense = np.load(out / "dense.npy")[:, 0]
+    assert np.abs(dense).max() == 10
+    assert np.median(np.abs(dense)) > 0.5
+    assert "robust" in str(inspect(out))
+
+
+def test_sparse_and_skewed_columns_have_no_outliers(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "BLOCK", 20_000)
+    rng = np.random.default_rng(2)
+    columns = {
+        "sparse": (rng.random(20_000) < 0.001).astype(float),
+        "counts": rng.zipf(1.5, 20_000).clip(0, 10**6).astype(float),
+        "amounts": np.exp(rng.normal(4, 2, 20_000)),
+        "normal": rng.normal(size=20_000),
+    }
+    pl.DataFrame({"y": [0, 1] * 10_000, "c": ["a"] * 20_000, **columns}).write_csv(tmp_path / "t.csv")
+    given = {"target": "y", "categorical": ["c"], "dense": list(columns), "split": "position"}
+    meta = prepare_table([tmp_path / "t.csv"], tmp_path / "out", **given)
+    assert [rule.robust for rule in meta.dense_rules] == [False] * 4
+    assert "robust" not in (tmp_path / "out" / "meta.json").read_text()
 
 
 def test_rules_know_nothing_of_validation_and_test(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from commands import complaint, output
 from mixdim.data import folder
 from mixdim.data.folder import FeatureMeta, Meta
 from mixdim.data.folder_writer import FolderWriter
@@ -107,6 +108,19 @@ def test_the_table_is_readable(small):
         "mixdim train --unknown-dropout trains it on rare values,",
         "and so does mixdim prepare ... --min-count 2",
     ]
+
+
+def test_the_largest_features_are_shown_with_their_most_popular_values(small, capsys):
+    found = inspect(small, top=1)
+    assert [feature.name for feature in found.features] == ["color"]
+    assert found.features[0].popular == (("red", 3),)
+    assert inspect(small, top=9).features[1].popular == (("a", 3), ("b", 2), ("c", 1))
+    printed = output(capsys, "inspect", small, "--top", "2").out
+    assert "rating task, 10 rows, 2 features" in printed
+    assert "most popular in training\ncolor  red 3, blue 2\ntags   a 3, b 2\n" in printed
+    assert "and 1 with fewer rows" in output(capsys, "inspect", small, "--top", "1").out
+    assert json.loads(output(capsys, "inspect", small, "--top", "1", "--json").out)["features_left_out"]
+    assert "top must be at least 1, got 0" in complaint(capsys, "inspect", small, "--top", "0")
 
 
 def test_the_dictionary_is_what_json_gives_back(small):

@@ -79,6 +79,9 @@ def test_of_many_features_those_that_ask_most_are_shown(tmp_path):
     found = unknown_report(tmp_path / "out", meta)
     assert [line.split()[0] for line in found[1:6]] == names[35:]
     assert found[31] == "and at most 0.0% of 10 other features"
+    # Of new rows, such as those to predict, the lines of at most 6 features.
+    meta = prepare_table([tmp_path / "t.csv"], tmp_path / "new", vocabulary_of=tmp_path / "out")
+    assert len(unknown_report(tmp_path / "new", meta)) == 1 + 6 + 1
 
 
 @pytest.fixture

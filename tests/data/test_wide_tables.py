@@ -1,6 +1,7 @@
 """Tables of tens of thousands of columns: what is done for each must not grow with their number."""
 
 import csv
+import resource
 import sys
 
 import numpy as np
@@ -95,6 +96,28 @@ def test_opening_and_inspecting_asks_for_each_vocabulary_once(tmp_path):
     inspected = [queries_of(lambda folder=folder: inspect(folder)) for folder in (few, many)]
     assert opened == inspected
     assert opened[1] <= 10 * opened[0]
+
+
+def test_a_folder_of_very_many_bags_opens(tmp_path):
+    names = [f"b{n}" for n in range(700)]
+    lines = [",".join(["y", *names]), *(",".join([str(n % 2), *["x|z"] * 700]) for n in range(10))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    bags = dict.fromkeys(names, "|")
+    prepare_table([tmp_path / "t.csv"], tmp_path / "out", target="y", categorical=[], bags=bags)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, limits[1]))
+        dataset = Dataset(tmp_path / "out")
+        assert next(dataset.batches("train", batch_size=8)).bags["b699"][0].tolist() == [0, 1] * 8
+        del dataset
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+        monkey = pytest.MonkeyPatch()
+        with monkey.context() as patch:
+            patch.setattr(resource, "getrlimit", lambda _: (256, 300))
+            with pytest.raises(OSError, match=r"maps 1,400 files of bags, .* open 300: see ulimit -n"):
+                Dataset(tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_wide_table_holds_what_was_in_it(tmp_path):

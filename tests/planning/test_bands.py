@@ -37,6 +37,22 @@ def test_bands_follow_the_definition(counts, num_bands):
     assert bands.block_sizes.tolist() == sizes
 
 
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(1, 400))
+def test_more_bands_than_rows_follow_the_definition_too(counts, num_bands):
+    assert (
+        equal_mass_bands(counts, num_bands).block_sizes.tolist()
+        == (bands_by_definition(counts, num_bands)[1])
+    )
+
+
+@pytest.mark.parametrize("num_bands", [10**11, 10**15])
+@pytest.mark.parametrize("counts", [[7, 0, 10**10, 1], [0.5, 3.5, 0.0]])
+def test_a_billion_bands_take_no_longer_than_the_rows(counts, num_bands):
+    bands = equal_mass_bands(counts, num_bands)
+    assert bands.block_sizes.tolist() == [1] * len(counts)
+    assert bands.num_requested == num_bands
+
+
 @given(st.lists(st.integers(0, 70), min_size=1, max_size=60))
 def test_octaves_have_a_band_for_each_power_of_two(counts):
     bands = octave_bands(counts)

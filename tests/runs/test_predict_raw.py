@@ -155,7 +155,7 @@ def test_what_cannot_be_predicted_is_told_in_a_line(capsys, tmp_path, trained, s
     # The same ids, but other numbers.
     prepare_table([trained / "t.csv"], tmp_path / "as-is", dense_as_is=True, **GIVEN)
     assert "other dense rules" in complaint(capsys, *told, "--data", tmp_path / "as-is")
-    assert "new.csv has no column 'd'" in complaint(
+    assert "new.csv has no column 'd': a prediction needs d, c, and it has c" in complaint(
         capsys, *told, "--data", trained / "data", "--raw", write(raw, "c", ["x"])
     )
     assert "give --data, a prepared folder, or --raw" in complaint(capsys, *told)

@@ -36,13 +36,17 @@ def inspect(
     plot: Annotated[
         Path | None, typer.Option(help="Draw popularity histograms (Fig. 4): .png, .svg, .pdf.")
     ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(help="Only so many features, with as many of their most popular values."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show how a prepared data set looks: popularity, vocabularies, splits."""
     from mixdim.data import Dataset
     from mixdim.data.inspect import inspect as inspect_folder
 
-    found = inspect_folder(folder)
+    found = inspect_folder(folder, top=top)
     if plot is not None:
         from mixdim.runs.figures.plots import save_figure
         from mixdim.runs.figures.popularity import popularity_figure

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mixdim.cli.making import Out, Overwrite, Seed, make_folder
 from mixdim.cli.parsing import separator_of
+from mixdim.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from mixdim.data.folder import Meta
@@ -139,13 +141,17 @@ TABLE_EXAMPLES = """Examples:
 - `mixdim prepare table x.csv --out x --target click --categorical site,user`
 - `mixdim prepare table x.csv --out x --target label --categorical 'C*' --dense 'I*'`
 - `mixdim prepare table x.csv --out x --target "rating >= 8" --where "rating > 0" --categorical user`
+- `mixdim prepare table buys.csv --out x --categorical user,item --negatives 4 --negatives-of item`
+- `mixdim prepare table x.csv --out x --target click --categorical site,user --split column:part`
 - `mixdim prepare table new.csv --out new --vocabulary-of x`
 """
 
 
 @prepare_app.command(epilog=TABLE_EXAMPLES)
 def table(
-    raw: Annotated[list[Path], typer.Argument(help="CSV, TSV, either as .gz, or Parquet.")],
+    raw: Annotated[
+        list[Path], typer.Argument(help="CSV, TSV, either as .gz, or Parquet; or a folder of them.")
+    ],
     out: Annotated[Path | None, typer.Option(help="The prepared folder to make.")] = None,
     target: Annotated[
         str | None, typer.Option(help='Column to predict, or what makes its labels: "rating >= 8".')
@@ -155,6 +161,19 @@ def table(
     ] = None,
     dense: Annotated[
         str | None, typer.Option(help="Columns of numbers, standardised: X,Y,... or patterns.")
+    ] = None,
+    negatives: Annotated[
+        int | None, typer.Option(help="Rows are positives; draw so many negatives for each.")
+    ] = None,
+    negatives_of: Annotated[
+        str | None, typer.Option(help="Column that negatives differ in, such as item.")
+    ] = None,
+    negatives_for: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns that tell users apart, who never get their own items.",
+            show_default="the other categorical column with most values",
+        ),
     ] = None,
     dense_as_is: Annotated[
         bool, typer.Option("--dense-as-is", help="Keep numbers as they are, 0 where missing.")
@@ -166,6 +185,9 @@ def table(
     encoding: Annotated[
         str | None, typer.Option(help="Of the text, such as latin-1.", show_default="utf-8")
     ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Names for the columns of files without a header: A,B,...")
+    ] = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -176,7 +198,11 @@ def table(
         str | None, typer.Option(help="Only rows that meet it: \"rating > 0 and city != 'Oz'\".")
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="random, position, or time:COLUMN.", show_default="random")
+        str | None,
+        typer.Option(
+            help="random, position, time:COLUMN, column:COLUMN (train, ..., test).",
+            show_default="random",
+        ),
     ] = None,
     seed: Seed = 0,
     min_count: MinCount = None,
@@ -185,16 +211,31 @@ def table(
     overwrite: Overwrite = False,
 ) -> None:
     """Prepare any table; with nothing but its files, look at it and propose the command."""
-    from mixdim.data.proposal import propose
     from mixdim.data.table import prepare_table
+    from mixdim.data.table_files import TextFormat
 
     separator = separator_of(separator)
-    if not (out or target or categorical or dense or bag or where or vocabulary_of):
-        typer.echo(str(propose(raw, separator=separator, encoding=encoding or "utf-8")))
+    names = None if columns is None else _names(columns)
+    if not (out or target or categorical or dense or bag or where or vocabulary_of or negatives):
+        from mixdim.data.proposal import propose
+        from mixdim.data.proposal_text import text_of
+        from mixdim.data.public.movielens import is_movielens
+
+        if len(raw) == 1 and is_movielens(raw[0]):
+            typer.echo(f"{raw[0]} is MovieLens: one command prepares all of it\n")
+            typer.echo(f"  mixdim prepare movielens {quote(str(raw[0]))} --out movielens")
+            return
+        form = TextFormat(separator, encoding or "utf-8", None if names is None else tuple(names))
+        with progress_bars() as progress:
+            found = propose(raw, form, progress=progress)
+        typer.echo(text_of(found))
         return
     needed: dict[str, object] = {"--out": out}
     if vocabulary_of is None:
-        needed |= {"--target": target, "--categorical": categorical}
+        is_labelled = negatives is None and negatives_of is None
+        needed |= {"--target": target} if is_labelled else {"--negatives": negatives}
+        needed |= {} if is_labelled else {"--negatives-of": negatives_of}
+        needed |= {"--categorical": categorical}
     lacking = ", ".join(name for name, value in needed.items() if value is None)
     if out is None or lacking:
         raise ValueError(f"missing option {lacking}; with nothing but files, the command proposes all")
@@ -205,12 +246,16 @@ def table(
             raw,
             out,
             target=target,
+            negatives=negatives,
+            negatives_of=negatives_of,
+            negatives_for=None if negatives_for is None else _names(negatives_for),
             categorical=None if categorical is None else _names(categorical),
             dense=None if dense is None else _names(dense),
             dense_as_is=dense_as_is or None,
             bags=None if bag is None else dict(_bag(entry) for entry in bag),
             separator=separator,
             encoding=encoding,
+            columns=names,
             task=task,
             where=where,
             split=split,
@@ -220,7 +265,13 @@ def table(
             max_bad=max_bad,
             overwrite=overwrite,
         ),
-        lambda meta: [*_kept_by_where(meta), *_dense_rules(meta), *_unknown_values(out, meta)],
+        lambda meta: [
+            *_kept_by_where(meta),
+            *_validation(meta),
+            *_negatives(meta),
+            *_dense_rules(meta),
+            *_unknown_values(out, meta),
+        ],
     )
 
 
@@ -240,6 +291,27 @@ def _kept_by_where(meta: Meta) -> list[str]:
     return [] if left_out is None else [f"{kept:,} of {kept + left_out:,} rows kept by --where"]
 
 
+def _validation(meta: Meta) -> list[str]:
+    if not meta.options.get("validation_drawn"):
+        return []
+    return ["validation is a tenth of train, drawn by --seed: the column names none"]
+
+
+def _negatives(meta: Meta) -> list[str]:
+    drawn = meta.rows.get("negatives")
+    if drawn is None:
+        return []
+    options, kept = meta.options, meta.rows["kept"]
+    column, users = options["negatives_of"], ",".join(options["negatives_for"])
+    lacking = kept * options["negatives"] - drawn
+    fewer = f", {lacking:,} fewer as a user has every {column}" if lacking else ""
+    return [
+        f"negatives: {drawn:,}, {options['negatives']} for each of {kept:,} positives{fewer}: {column}",
+        f"drawn by count^{options['negatives_power']} in train, never one that the same {users} has in",
+        "that split; other columns are copied",
+    ]
+
+
 def _dense_rules(meta: Meta) -> list[str]:
     """How many dense columns there are of each kind; `inspect` has the rules."""
     if not meta.dense_rules:
@@ -250,6 +322,8 @@ def _dense_rules(meta: Meta) -> list[str]:
     by = "an earlier training split" if "vocabulary_of" in meta.options else "the training split"
     parts = [f"dense: {len(meta.dense_rules)} standardised by {by}"]
     parts += [f"{logs} of them log(1 + x)"] if logs else []
+    robust = [rule.column for rule in meta.dense_rules if rule.robust]
+    parts += [f"without outliers: {', '.join(robust)}"] if robust else []
     parts += [f"{gaps} more for missing values"] if gaps else []
     parts += [f"always 0 as training has one value: {', '.join(constant)}"] if constant else []
     return [", ".join(parts)]

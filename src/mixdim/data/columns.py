@@ -1,4 +1,4 @@
-"""Columns of a table: found by name or pattern, and read as numbers, times, values or bags.
+"""Columns of a table: found by name or pattern, and read as numbers, values or bags.
 
 Knows nothing about files, roles or splits. A column becomes an expression of polars, and all columns of
 a frame are computed in one query: a query for each of 50,000 columns would take minutes.
@@ -12,36 +12,51 @@ from re import compile as compile_pattern
 
 import polars as pl
 
-TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
 SIGNS = "*?["  # of patterns
+RANGE = ".."  # between the first and the last column of a range
 TEXTS = pl.String, pl.Categorical, pl.Enum
+SPLIT_WORDS = {
+    word: place
+    for place, words in enumerate(
+        (("train", "training"), ("validation", "val", "valid", "dev"), ("test", "testing"))
+    )
+    for word in words
+}
 YES, NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
 
 
 def match_columns(
     given: Mapping[str, Sequence[str]], header: Sequence[str], taken: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """The columns of each option; a pattern stands for those it matches, in the header's order.
+    """The columns of each option; a pattern or range stands for several, in the header's order.
 
-    What is itself a column is that column. A pattern passes over the columns that are `taken`, and over
-    those that any option names.
+    What is itself a column is that column. A pattern, or a range of the header such as `C1..C9`, passes
+    over the columns that are `taken`, and over those that any option names.
 
     >>> match_columns({"categorical": ["C*"], "dense": ["C2", "?"]}, ["C1", "C2", "x", "y"], ["y"])
     {'categorical': ['C1'], 'dense': ['C2', 'x']}
+    >>> match_columns({"categorical": ["a..c"], "dense": ["b"]}, ["a", "b", "c", "d"])
+    {'categorical': ['a', 'c'], 'dense': ['b']}
     """
     known = set(header)
     named = {item for items in given.values() for item in items if item in known}
     free = [name for name in header if name not in named and name not in taken]
+    places = {name: place for place, name in enumerate(header)}
     owner: dict[str, str] = {}  # option and pattern that a column was matched by
     found: dict[str, list[str]] = {}
     for option, items in given.items():
         found[option] = []
         for item in items:
-            if item in known or not any(sign in item for sign in SIGNS):
+            ends = _ends_of(item, known)
+            if item in known or not (ends or any(sign in item for sign in SIGNS)):
                 found[option].append(item)
                 continue
-            matches = compile_pattern(translate(item)).match
-            names = [name for name in free if matches(name)]
+            if ends:
+                first, last = (places[name] for name in ends)
+                names = [name for name in free if first <= places[name] <= last]
+            else:
+                matches = compile_pattern(translate(item)).match
+                names = [name for name in free if matches(name)]
             if not names:
                 raise ValueError(
                     f"{option} {item!r} matches no column that is free; there are {listed(header)}"
@@ -52,6 +67,13 @@ def match_columns(
                     raise ValueError(f"column {name!r} matches a pattern of {other} and one of {option}")
             found[option] += [name for name in names if name not in found[option]]
     return found
+
+
+def _ends_of(item: str, known: Collection[str]) -> tuple[str, str] | None:
+    """The first and last column of a range such as `C1..C9`, if it is one."""
+    pieces = item.split(RANGE)
+    pairs = ((RANGE.join(pieces[:n]), RANGE.join(pieces[n:])) for n in range(1, len(pieces)))
+    return next((pair for pair in pairs if pair[0] in known and pair[1] in known), None)
 
 
 def listed(header: Sequence[str]) -> str:
@@ -89,18 +111,12 @@ def missing(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
     return column.is_null()
 
 
-def time(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
-    """As float64: a number as it is, a date as seconds; null where it is neither."""
-    if isinstance(kind, pl.Date | pl.Datetime):
-        return column.cast(pl.Datetime("us")).cast(pl.Int64) / 1e6
-    if isinstance(kind, TEXTS):
-        text = column.cast(pl.String).str.strip_chars()
-        dates = [
-            text.str.to_datetime(form, strict=False, time_unit="us").cast(pl.Int64) / 1e6
-            for form in TIMES
-        ]
-        return pl.coalesce([text.cast(pl.Float64, strict=False), *dates])
-    return column.cast(pl.Float64, strict=False) if kind.is_numeric() else _nothing(column)
+def split_of(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """As int8: the place of a split that is named in any case; null where none is."""
+    if not isinstance(kind, TEXTS):
+        return pl.when(_nothing(column).is_not_null()).then(0).cast(pl.Int8)
+    word = column.cast(pl.String).str.strip_chars().str.to_lowercase()
+    return word.replace_strict(SPLIT_WORDS, default=None, return_dtype=pl.Int8)
 
 
 def values(column: pl.Expr, wanted: pl.DataType) -> pl.Expr:

@@ -6,9 +6,10 @@ Knows nothing about files or roles. A text is parsed by the grammar below, never
     and_    = not_ {"and" not_}
     not_    = "not" not_ | "(" or_ ")" | COLUMN comparison
     comparison = (">=" | ">" | "<=" | "<" | "==" | "!=") VALUE | ["not"] "in" "(" VALUE {"," VALUE} ")"
+               | "is" ["not"] "null"
 
 A COLUMN is a word or in quotes, a VALUE a number or a text in quotes. As in SQL, comparing an
-empty field gives neither true nor false, but `COLUMN == ""` is whether a field is empty.
+empty field gives neither true nor false, but `COLUMN is null` is whether a field is empty.
 """
 
 from __future__ import annotations
@@ -88,6 +89,17 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class IsNull:
+    """Whether there is nothing in a column's field."""
+
+    column: str
+
+    def expression(self, columns: Columns) -> pl.Expr:
+        """Whether it holds, which is never null."""
+        return missing(*columns[self.column])
+
+
+@dataclass(frozen=True)
 class Negation:
     """The opposite of a condition."""
 
@@ -111,13 +123,13 @@ class Junction:
         return join([part.expression(columns) for part in self.parts])
 
 
-Condition = Comparison | Negation | Junction
+Condition = Comparison | IsNull | Negation | Junction
 
 
-def comparisons(condition: Condition) -> Iterator[Comparison]:
+def comparisons(condition: Condition) -> Iterator[Comparison | IsNull]:
     """All comparisons of a condition, from left to right."""
     match condition:
-        case Comparison():
+        case Comparison() | IsNull():
             yield condition
         case Negation(part):
             yield from comparisons(part)
@@ -128,8 +140,12 @@ def comparisons(condition: Condition) -> Iterator[Comparison]:
 
 def columns_of(condition: Condition, *, numbers: bool = False) -> list[str]:
     """The columns of a condition, each once; with `numbers` those compared with numbers."""
-    found = comparisons(condition)
-    return list(dict.fromkeys(c.column for c in found if not numbers or isinstance(c.values[0], float)))
+    found = (c for c in comparisons(condition) if not numbers or _is_of_numbers(c))
+    return list(dict.fromkeys(comparison.column for comparison in found))
+
+
+def _is_of_numbers(comparison: Comparison | IsNull) -> bool:
+    return isinstance(comparison, Comparison) and isinstance(comparison.values[0], float)
 
 
 def parse_condition(text: str, option: str) -> Condition:
@@ -237,10 +253,14 @@ class _Parser:
             return Negation(Comparison(column, "in", self._values()))
         if self._take("in"):
             return Comparison(column, "in", self._values())
+        if self._take("is"):
+            is_not = self._take("not")
+            self._need("null", f"'{'null' if is_not else 'null or not null'}' must follow 'is'")
+            return Negation(IsNull(column)) if is_not else IsNull(column)
         sign = self._token
         if not self._take(*OPERATORS):
             equal = "; write == for equal" if sign.is_("=") else ""
-            self._fail(f"one of {' '.join(OPERATORS)} or 'in' must follow {column!r}{equal}")
+            self._fail(f"one of {' '.join(OPERATORS)}, 'in' or 'is' must follow {column!r}{equal}")
         return Comparison(column, sign.text, (self._value(),))
 
     def _values(self) -> tuple[Value, ...]:

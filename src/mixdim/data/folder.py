@@ -30,12 +30,18 @@ from mixdim._util.arguments import whole_number
 from mixdim.data.dense_rules import DenseRule, dense_names
 from mixdim.tasks import TASKS
 
+try:
+    import resource
+except ImportError:  # not on Windows, which has no such limit
+    resource = None  # type: ignore[assignment]
+
 FORMAT = "mixdim.data"
 VERSION = 1
 SPLITS = ("train", "validation", "test")
 KINDS = ("value", "missing", "out_of_vocabulary")  # of a row of a vocabulary
 SAMPLE = 1 << 20  # bytes of each of the pieces that a large file is fingerprinted by
 PIECES = 64
+ENOUGH_FILES = 128  # a process may always open so many files
 CHUNK = 1 << 22  # numbers of an array that are looked at together
 UNFINISHED = ".partial-"  # in the name of a folder that is being written
 
@@ -246,6 +252,7 @@ def map_arrays(folder: Path, meta: Meta) -> Arrays:
     up.
     """
     rows, num_dense = meta.num_rows, len(meta.dense)
+    _allow_files(2 * sum(feature.bag for feature in meta.features))
     single_valued = sum(not feature.bag for feature in meta.features)
     return Arrays(
         ids=_mapped(folder / "ids.npy", np.int32, (rows, single_valued)),
@@ -253,6 +260,20 @@ def map_arrays(folder: Path, meta: Meta) -> Arrays:
         dense=_mapped(folder / "dense.npy", np.float32, (rows, num_dense)) if num_dense else None,
         bags={f.name: _mapped_bags(folder, f.name, rows) for f in meta.features if f.bag},
     )
+
+
+def _allow_files(count: int) -> None:
+    """Let so many files be mapped at once, each of which takes a file descriptor."""
+    if count < ENOUGH_FILES or resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = soft + count if hard == resource.RLIM_INFINITY else min(soft + count, hard)
+    if wanted < count + ENOUGH_FILES:
+        raise OSError(
+            f"the folder maps {count:,} files of bags, and the system lets a process open {hard:,}: "
+            "see ulimit -n"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def read_counts(folder: Path, meta: Meta, number: int) -> np.ndarray:

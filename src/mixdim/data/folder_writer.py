@@ -78,6 +78,9 @@ class FolderWriter:
         described = asdict(meta)
         if meta.dense_rules is None:
             del described["dense_rules"]  # written only where there are some
+        for rule in described.get("dense_rules", ()):
+            if not rule["robust"]:
+                del rule["robust"]
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -144,11 +147,13 @@ class Spool:
         self._path(len(self.sizes)).write_bytes(content.getbuffer())
         self.sizes.append(frame.height)
 
-    def chunks(self, *, remove: bool = False) -> Iterator[tuple[int, pl.DataFrame]]:
+    def chunks(
+        self, columns: list[str] | None = None, *, remove: bool = False
+    ) -> Iterator[tuple[int, pl.DataFrame]]:
         """The first row and the rows of each chunk; with `remove`, each file goes once it was read."""
         start = 0
         for index, size in enumerate(self.sizes):
-            yield start, pl.read_ipc(self._path(index).read_bytes())
+            yield start, pl.read_ipc(self._path(index).read_bytes(), columns=columns)
             start += size
             if remove:
                 self._path(index).unlink()

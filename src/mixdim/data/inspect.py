@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
-from mixdim._util.text import align
-from mixdim.data.folder import SPLITS, Meta, chunks_of, map_arrays, read_counts, read_meta
+from mixdim._util.arguments import whole_number
+from mixdim._util.text import align, printable
+from mixdim.data.folder import (
+    SPLITS,
+    Meta,
+    chunks_of,
+    map_arrays,
+    read_counts,
+    read_meta,
+    vocabulary_file,
+)
 from mixdim.data.unknown_values import HELD_OUT, advice, unknown_shares
 
 
@@ -33,6 +43,7 @@ class FeatureInspection:
     out_of_vocabulary_validation: float | None
     out_of_vocabulary_test: float | None
     out_of_vocabulary_trained: bool  # whether training rows use that row too
+    popular: tuple[tuple[str, int], ...] = ()  # the most popular values in training and their counts
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,8 @@ class Inspection:
     features: tuple[FeatureInspection, ...]
     dense: tuple[DenseInspection, ...] = ()
     advice: str | None = None  # if many lookups held out are of rows that are never trained
+    features_left_out: int = 0  # that have fewer rows than those above
+    dense_left_out: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -70,9 +83,11 @@ class Inspection:
 
     def __str__(self) -> str:
         rows = sum(split.rows for split in self.splits)
-        features = "1 feature" if len(self.features) == 1 else f"{len(self.features)} features"
+        number = len(self.features) + self.features_left_out
+        features = "1 feature" if number == 1 else f"{number} features"
         head = f"Prepared data: {self.task} task, {rows:,} rows, {features}"
         parts = [[head], self._split_table(), self._feature_table()]
+        parts += [self._popular_table()] if any(feature.popular for feature in self.features) else []
         parts += [self._dense_table()] if self.dense else []
         parts += [[self.advice]] if self.advice is not None else []
         return "\n\n".join("\n".join(lines) for lines in parts)
@@ -99,7 +114,16 @@ class Inspection:
         ]
         above = ["", "", "values", "with own", "queries on", "queries on", *["unknown in"] * 3]
         below = ["feature", "rows", "in source", "row", "top 1%", "top 10%", *SPLITS]
-        return align([above, below, *lines])
+        more = self.features_left_out
+        return [*align([above, below, *lines]), *([f"and {more:,} with fewer rows"] if more else [])]
+
+    def _popular_table(self) -> list[str]:
+        lines = ["most popular in training"]
+        width = max(len(printable(feature.name)) for feature in self.features)
+        for feature in self.features:
+            values = ", ".join(f"{printable(value)} {count:,}" for value, count in feature.popular)
+            lines.append(f"{printable(feature.name).ljust(width)}  {values}")
+        return lines
 
     def _dense_table(self) -> list[str]:
         lines = [
@@ -110,13 +134,16 @@ class Inspection:
             ]
             for column in self.dense
         ]
-        return align([["dense column", "rule", "missing in train"], *lines])
+        more = [f"and {self.dense_left_out:,} more"] if self.dense_left_out else []
+        return [*align([["dense column", "rule", "missing in train"], *lines]), *more]
 
 
-def inspect(folder: str | Path) -> Inspection:
+def inspect(folder: str | Path, *, top: int | None = None) -> Inspection:
     """Inspect a prepared folder, having checked that its files are complete and unchanged.
 
-    Memory is bounded by the rows of the largest vocabulary, not by the rows of the data.
+    With `top`, show only so many features, those with most rows, each with as many of its most popular
+    values, and as many dense columns. Memory is bounded by the rows of the largest vocabulary, not by
+    the rows of the data.
     """
     folder = Path(folder)
     meta = read_meta(folder)
@@ -130,11 +157,18 @@ def inspect(folder: str | Path) -> Inspection:
         feature.name: {**unknown[feature.name], "trained": feature.out_of_vocabulary_trained}
         for feature in features
     }
+    dense, shown = _dense(meta), features
+    if top is not None:
+        top = whole_number(top, "top")
+        largest = sorted(range(len(features)), key=lambda n: (-features[n].rows, n))[:top]
+        shown = tuple(replace(features[n], popular=_popular(folder, n, top)) for n in largest)
     return Inspection(
         task=meta.task,
         splits=tuple(_split(folder, name, *meta.splits[name]) for name in SPLITS),
-        features=features,
-        dense=_dense(meta),
+        features=shown,
+        dense=dense[:top],
+        features_left_out=len(features) - len(shown),
+        dense_left_out=len(dense) - len(dense[:top]),
         advice=advice(
             lookups, prepared=not {"generator", "vocabulary_of"} & {*meta.source, *meta.options}
         ),
@@ -148,6 +182,16 @@ def _dense(meta: Meta) -> tuple[DenseInspection, ...]:
     return tuple(
         DenseInspection(rule.column, str(rule), rule.missing, rule.tells_missing)
         for rule in meta.dense_rules
+    )
+
+
+def _popular(folder: Path, number: int, top: int) -> tuple[tuple[str, int], ...]:
+    """The values with the smallest ids, and how often training has them."""
+    path = folder / vocabulary_file(number)
+    table = pl.read_parquet(path, columns=["value", "kind", "count"], n_rows=top, glob=False)
+    named = {"missing": "(missing)", "out_of_vocabulary": "(unknown)"}
+    return tuple(
+        (named.get(kind, str(value)), count) for value, kind, count in table.iter_rows() if count
     )
 
 

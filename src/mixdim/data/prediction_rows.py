@@ -16,11 +16,14 @@ import numpy as np
 
 from mixdim._util.signals import signals_as_exceptions
 from mixdim.data.dataset import Dataset
-from mixdim.data.encode import PredictionRows, Progress
 from mixdim.data.folder import read_meta
 from mixdim.data.public.criteo import prepare_criteo
 from mixdim.data.public.movielens import prepare_movielens
 from mixdim.data.table import prepare_table
+from mixdim.data.typed_rows import (
+    PredictionRows,
+    Progress,
+)
 from mixdim.data.vocabulary import raw_format
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,8 +90,11 @@ class Rejects:
         if not self.too_many:
             return
         counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.reasons.items()))
-        places = "; ".join(f"{file} line {line:,}: {reason}" for file, line, reason in self.places)
-        more = "; ..." if self.total > len(self.places) else ""
+        shown = self.places
+        if self.reasons.keys() <= self.advice.keys():  # one place will do, with what helps
+            shown = [(Path(file).name, line, reason) for file, line, reason in shown[:1]]
+        places = "; ".join(f"{file} line {line:,}: {reason}" for file, line, reason in shown)
+        more = "; ..." if self.total > len(shown) else ""
         hints = "".join(f"; {hint}" for reason, hint in self.advice.items() if reason in self.reasons)
         raise ValueError(
             f"{self.total:,} of {read:,} rows read are malformed ({counts}), more than "

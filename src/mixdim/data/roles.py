@@ -20,19 +20,27 @@ from mixdim.data.columns import (
     match_columns,
     missing,
     number,
-    time,
+    split_of,
     type_of_values,
     values,
 )
 from mixdim.data.conditions import Columns, Condition, columns_of
-from mixdim.data.encode import TARGET, TIME, dense_column, feature_column
 from mixdim.data.lines import TRY_LATIN_1, Rows
 from mixdim.data.rejects import BAD_ENCODING, Rejects
 from mixdim.data.table_files import named_twice
+from mixdim.data.times import advice_for, times_of
+from mixdim.data.typed_rows import (
+    SPLIT,
+    TARGET,
+    TIME,
+    dense_column,
+    feature_column,
+)
 from mixdim.tasks import TASKS
 
 EMPTY = "target is empty"
 HOLDS = "holds"
+SPLITS_WITHOUT_COLUMN = ("random", "position", "test")
 ADVICE = {
     BAD_ENCODING: TRY_LATIN_1,
     **{task.wrong_target: task.target_advice for task in TASKS.values() if task.target_advice},
@@ -45,7 +53,7 @@ Check = tuple[str, pl.Expr, str | None]  # what is wrong unless a test passes, a
 class Roles:
     """Which column is what; remembers the type of each feature, so that all files have the same."""
 
-    target: str | Condition
+    target: str | Condition | None  # None: all rows are positives
     categorical: Sequence[str]
     dense: Sequence[str]
     bags: dict[str, str]
@@ -60,13 +68,21 @@ class Roles:
         if self.task not in TASKS:
             raise ValueError(f"task must be {' or '.join(map(repr, TASKS))}, got {self.task!r}")
         self.labels = TASKS[self.task].labels
-        self.time = self.split.removeprefix("time:") if self.split.startswith("time:") else None
-        if self.time == "" or (self.time is None and self.split not in ("random", "position", "test")):
-            raise ValueError(f"split must be 'random', 'position' or 'time:COLUMN', got {self.split!r}")
-        targets = [self.target] if isinstance(self.target, str) else columns_of(self.target)
-        if targets != [self.target] and self.labels is None:
+        self.time, self.time_format = self._time_column()
+        of_file = self.split.startswith("column:")
+        self.split_column = self.split.removeprefix("column:") if of_file else None
+        by_column = self.time if self.time is not None else self.split_column
+        if not by_column and (by_column == "" or self.split not in SPLITS_WITHOUT_COLUMN):
+            raise ValueError(
+                "split must be 'random', 'position', 'time:COLUMN' or 'column:COLUMN', "
+                f"got {self.split!r}"
+            )
+        targets = self._target_columns()
+        if self.target is not None and targets != [self.target] and self.labels is None:
             raise ValueError(f"a target with a condition makes labels, so task cannot be {self.task!r}")
-        times = [] if self.time is None else [self.time]
+        if self.target is None and self.labels is None:
+            raise ValueError(f"positives and negatives are labels, so task cannot be {self.task!r}")
+        times = [] if by_column is None else [by_column]
         given = {"categorical": self.categorical, "dense": self.dense}
         found = match_columns(given, self.header, {*targets, *self.bags, *times})
         self.categorical, self.dense = tuple(found["categorical"]), tuple(found["dense"])
@@ -87,11 +103,36 @@ class Roles:
             if "/" in name or "\0" in name:
                 raise ValueError(f"bag {name!r} cannot be a file name; rename the column")
         compared = [] if self.where is None else columns_of(self.where)
-        self.has_target = not self.is_new or {*targets} <= {*self.header}
+        self.has_target = not self.is_new or (bool(targets) and {*targets} <= {*self.header})
         read = targets if self.has_target else []
         self.columns = list(dict.fromkeys([*read, *self.dense, *self.features, *times, *compared]))
         self.place = {name: place for place, name in enumerate(self.columns)}
         self.types: dict[str, pl.DataType] = {}
+
+    def _time_column(self) -> tuple[str | None, str | None]:
+        """The column of `time:COLUMN` or `time:COLUMN:FORMAT`, and the format."""
+        name = self.split.removeprefix("time:")
+        if name == self.split:
+            return None, None
+        column, percent, form = name.partition(":%")
+        return (name, None) if name in self.header or not percent else (column, f"%{form}")
+
+    def _advise_about_time(self, rows: Rows, times: pl.Series, rejects: Rejects) -> None:
+        reason = f"{self.time} is not a time"
+        if reason in rejects.advice or self.time is None:
+            return
+        if self.time_format is not None:
+            rejects.advice[reason] = f"the format {self.time_format!r} does not read it"
+            return
+        column = rows.frame.to_series(self.place[self.time])
+        wrong = column.filter(times.is_null() & column.is_not_null())
+        if len(wrong) and not is_odd(column.dtype):
+            rejects.advice[reason] = advice_for(str(wrong[0]), self.time)
+
+    def _target_columns(self) -> list[str]:
+        if self.target is None:
+            return []
+        return [self.target] if isinstance(self.target, str) else columns_of(self.target)
 
     def typed(self, rows: Rows, rejects: Rejects) -> Rows:
         """The columns as numbers and values; rows that have others are rejected."""
@@ -99,8 +140,13 @@ class Roles:
             rows = self._wanted(self.where, rows, rejects)
         given, columns = self._numbered(rows)
         typed = self._select(rows.name, given, columns)
+        if self.time is not None:
+            times = times_of(rows.frame.to_series(self.place[self.time]), self.time_format)
+            typed = typed.with_columns(times.alias(TIME))
         both = pl.concat([given, typed], how="horizontal")
         good = self._passing(rows, both, self._checks(columns), rejects)
+        if self.time is not None and f"{self.time} is not a time" in rejects.reasons:
+            self._advise_about_time(rows, typed[TIME], rejects)
         found = Rows(rows.name, typed, rows.lines).keep(good)
         if self.by_rules:
             return found
@@ -148,8 +194,8 @@ class Roles:
             wanted[dense_column(index)] = read(*columns[name])
         for index, name in enumerate(self.features):
             wanted[feature_column(index)] = self._values(file, name, *columns[name])
-        if self.time is not None:
-            wanted[TIME] = time(*columns[self.time])
+        if self.split_column is not None:
+            wanted[SPLIT] = split_of(*columns[self.split_column])
         try:
             return given.select(expression.alias(name) for name, expression in wanted.items())
         except pl.exceptions.InvalidOperationError:
@@ -164,6 +210,8 @@ class Roles:
         """As float32; NaN for rows to be predicted that have none."""
         if not self.has_target:
             return pl.lit(float("nan"), pl.Float32)
+        if self.target is None:
+            return pl.lit(1.0, pl.Float32)
         if isinstance(self.target, str):
             target = (number if self.labels is None else label)(*columns[self.target])
         else:
@@ -175,8 +223,8 @@ class Roles:
 
     def _checks(self, columns: Columns) -> Iterator[Check]:
         target = pl.col(TARGET)
-        if self.is_new:
-            pass  # its target is not needed
+        if self.is_new or self.target is None:
+            pass  # no target is needed
         elif isinstance(self.target, str):
             yield EMPTY, ~missing(*columns[self.target]), None
             yield TASKS[self.task].wrong_target, self._is_known(target), self.target
@@ -188,6 +236,9 @@ class Roles:
             yield f"{name} is not a number", is_number | missing(*columns[name]), name
         if self.time is not None:
             yield f"{self.time} is not a time", pl.col(TIME).is_finite(), self.time
+        if self.split_column is not None:
+            reason = f"{self.split_column} is not train, validation or test"
+            yield reason, pl.col(SPLIT).is_not_null(), self.split_column
 
     def _values(self, file: str, name: str, column: pl.Expr, kind: pl.DataType) -> pl.Expr:
         if name in self.bags:

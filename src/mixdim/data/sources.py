@@ -1,4 +1,4 @@
-"""Raw files, plain, gzip or in a zip, as blocks of whole lines.
+"""Raw files, plain, gzip or in a zip, alone or in a folder, as blocks of whole lines.
 
 Knows nothing about fields, features or what a line means.
 """
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -21,6 +22,10 @@ from mixdim.data.folder import fingerprint
 BLOCK = 16 << 20  # bytes
 LONGEST_LINE = 64 << 20  # bytes; a longer one means that the file is no text
 GZIP = b"\x1f\x8b"
+PARQUET = b"PAR1"
+ZIP = b"PK\x03\x04"
+TABLES = (".parquet", ".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")  # taken from a folder
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 BOM = b"\xef\xbb\xbf"
 
 
@@ -46,16 +51,24 @@ class Source:
     path: Path
     member: str | None = None
     sample: int | None = None
+    folder: Path | None = None  # that the file was found in
+    partition: tuple[tuple[str, str | None], ...] = ()  # columns that its path in the folder names
 
     @property
     def name(self) -> str:
         """How messages call it."""
         return str(self.path) if self.member is None else f"{self.path}/{self.member}"
 
+    @property
+    def is_parquet(self) -> bool:
+        """Whether it is Parquet, by its first bytes."""
+        return _starts_with(self.path, PARQUET)
+
     def describe(self) -> dict[str, Any]:
         """Its entry in `meta.json`."""
         size = self.path.stat().st_size
-        return {"name": self.path.name, "bytes": size, "fingerprint": fingerprint(self.path)}
+        name = self.path.name if self.folder is None else str(self.path.relative_to(self.folder))
+        return {"name": name, "bytes": size, "fingerprint": fingerprint(self.path)}
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -85,10 +98,15 @@ class Source:
 
     def _all_blocks(self) -> Iterator[Block]:
         line, rest = 1, b""
+        feeds: bool | None = None  # whether lines end in line feeds, once it is known
         with self.open() as file:
             while data := file.read(BLOCK):
                 if line == 1 and not rest:
                     data = data.removeprefix(BOM)
+                if feeds is None and (b"\n" in data or b"\r" in (rest + data)[:-1]):
+                    feeds = b"\n" in data
+                if feeds is False:  # lines end in carriage returns, as on old Macs
+                    data, rest = data.replace(b"\r", b"\n"), rest.replace(b"\r", b"\n")
                 whole, feed, tail = data.rpartition(b"\n")
                 if not feed:
                     rest += tail
@@ -107,25 +125,57 @@ class Source:
 
 
 def check_file(path: Path) -> None:
-    """Complain of a path that is no file."""
+    """Raise if a path is no file."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a directory; give the file in it")
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
 
 
-def check_sources(raw: Sequence[Path | str]) -> list[Source]:
-    """The files as sources, if there is at least one and each exists and has a byte."""
+def check_sources(raw: Sequence[Path | str], *, folders: bool = False) -> list[Source]:
+    """The files as sources, if there is at least one and each exists and has a byte.
+
+    With `folders`, a folder stands for the tables in it, in the order of their paths.
+    """
     if isinstance(raw, str | Path):
         raw = [raw]
     if not raw:
         raise ValueError("raw must name at least one file")
-    sources = [Source(Path(path)) for path in raw]
+    sources: list[Source] = []
+    for path in map(Path, raw):
+        sources += _tables_in(path) if folders and path.is_dir() else [Source(path)]
     for source in sources:
         check_file(source.path)
+        if folders and _starts_with(source.path, ZIP):
+            raise ValueError(f"{source.name} is a zip archive: unpack it, or save a sheet as CSV")
         if source.path.stat().st_size == 0:
             raise ValueError(f"{source.name} is empty")
     return sources
+
+
+def _tables_in(folder: Path) -> list[Source]:
+    """The tables in a folder and those within, with the columns of paths such as `day=3/x.parquet`."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
+    hidden = (".", "_")  # such as _SUCCESS
+    inside = {path: path.relative_to(folder).parts for path in paths}
+    paths = [path for path in paths if not any(part.startswith(hidden) for part in inside[path])]
+    tables = [path for path in paths if path.name.lower().endswith(TABLES)]
+    if not tables:
+        raise FileNotFoundError(f"{folder} has no tables: no file that ends in {', '.join(TABLES)}")
+    if len({path.suffix.lower() == ".parquet" for path in tables}) > 1:
+        raise ValueError(f"{folder} has Parquet files and text files: name those to take")
+    sources = [Source(path, folder=folder, partition=_partition(inside[path][:-1])) for path in tables]
+    columns = {tuple(name for name, _ in source.partition) for source in sources}
+    if len(columns) > 1:
+        raise ValueError(f"{folder} has files at different depths of partitions: name those to take")
+    return sources
+
+
+def _partition(parts: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
+    pairs = (part.split("=", 1) for part in parts if "=" in part)
+    return tuple(
+        (unquote(name), None if value == NULL_PARTITION else unquote(value)) for name, value in pairs
+    )
 
 
 def _starts_with(path: Path, magic: bytes) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
+import polars as pl
 
 from mixdim.data.folder import SPLITS
 
@@ -16,12 +18,12 @@ class Split:
 
     sizes: tuple[int, int, int]
     labels: np.ndarray | None = None  # (rows,) int8: the index of the row's split
+    validation_drawn: bool = False  # from training, as the column of splits names none
 
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
         """First row, and the row after the last, of each split in the prepared folder."""
-        ends = list(accumulate(self.sizes, initial=0))
-        return dict(zip(SPLITS, pairwise(ends), strict=True))
+        return bounds_of(self.sizes)
 
     def members(self, start: int, stop: int) -> list[slice | np.ndarray]:
         """Of the source's rows from start to stop, those of each split, as indices relative to start."""
@@ -32,6 +34,18 @@ class Split:
             slice(min(max(first, start), stop) - start, max(min(last, stop), start) - start)
             for first, last in self.bounds.values()
         ]
+
+
+def bounds_of(sizes: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """First row, and the row after the last, of splits of these sizes."""
+    return dict(zip(SPLITS, pairwise(accumulate(sizes, initial=0)), strict=True))
+
+
+def take_rows(chunk: pl.DataFrame, rows: slice | np.ndarray) -> pl.DataFrame:
+    """Some rows of a frame, as `Split.members` names them."""
+    if isinstance(rows, slice):
+        return chunk.slice(rows.start, rows.stop - rows.start)
+    return chunk[rows]
 
 
 def tenths(rows: int) -> tuple[int, int, int]:
@@ -73,3 +87,17 @@ def by_time(times: np.ndarray) -> Split:
     labels = np.empty(len(times), np.int8)
     labels[np.argsort(times, kind="stable")] = np.repeat(np.arange(len(SPLITS), dtype=np.int8), sizes)
     return Split(sizes, labels)
+
+
+def by_column(labels: np.ndarray, seed: int) -> Split:
+    """As the labels say; if none is validation, a seeded tenth of training is."""
+    labels = labels.astype(np.int8)
+    validation_drawn = not (labels == SPLITS.index("validation")).any()
+    if validation_drawn:
+        training = labels == SPLITS.index("train")
+        rows = int(training.sum())
+        tenth = np.repeat(np.array([0, 1], np.int8), (rows - rows // 10, rows // 10))
+        np.random.default_rng(seed).shuffle(tenth)
+        labels[training] = tenth
+    train, validation, test = np.bincount(labels, minlength=len(SPLITS)).tolist()
+    return Split((train, validation, test), labels, validation_drawn)

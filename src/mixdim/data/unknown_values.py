@@ -20,6 +20,7 @@ HELD_OUT = SPLITS[1:]
 WORTH_A_WORD = 0.01  # a smaller share of a feature's lookups changes little
 NAMED = 3  # features in the advice
 SHOWN = 30  # features in the report; of more only those with the largest shares
+SHOWN_OF_NEW = 6  # where the rows are new ones, such as those to predict
 LARGE = 0.05  # share of a feature's lookups held out that is worth an advice
 ENOUGH = 0.01  # share of a feature's training lookups that train the row for unknown values
 MIN_COUNTS = (2, 3, 4, 5, 6, 8, 10)  # to be tried
@@ -141,8 +142,9 @@ def unknown_report(folder: Path, meta: Meta) -> list[str]:
         return [f"unknown values: none in {' and '.join(splits)}"]
     most = {name: max(share or 0.0 for share in found.values()) for name, found in shares.items()}
     names = list(shares)
-    if len(names) > SHOWN:
-        names = sorted(names, key=lambda name: -most[name])[:SHOWN]
+    shown = SHOWN_OF_NEW if "vocabulary_of" in meta.options else SHOWN
+    if len(names) > shown:
+        names = sorted(names, key=lambda name: -most[name])[:shown]
     lines = [[name, *(_written(shares[name][split]) for split in splits)] for name in names]
     others = [share for name, share in most.items() if name not in {*names}]
     more = [f"and at most {max(others):.1%} of {len(others):,} other features"] if others else []

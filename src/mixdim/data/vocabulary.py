@@ -22,6 +22,7 @@ from mixdim.data.folder import KINDS, Meta, read_meta, vocabulary_file
 Option = TypeVar("Option")
 
 VALUE, MISSING, OUT_OF_VOCABULARY = range(len(KINDS))
+POSITIVES = "positives"  # column of a vocabulary that negatives are drawn from
 PENDING = 1 << 18  # rows of counts that wait before they are added up
 
 
@@ -55,7 +56,8 @@ class Vocabulary:
     """The ids of one feature: rank by (-count, value before missing before out-of-vocabulary, value).
 
     Values counted less than `min_count` times (so also those unseen in training) share the
-    out-of-vocabulary row, which always exists and is ranked by its own count.
+    out-of-vocabulary row, which always exists and is ranked by its own count. Where training has drawn
+    negatives, `min_count` is about positives and ranks are about all rows.
     """
 
     def __init__(self, table: pl.DataFrame, values: pl.Series, ids: np.ndarray) -> None:
@@ -68,15 +70,20 @@ class Vocabulary:
 
     @classmethod
     def counted(cls, counts: pl.DataFrame, *, min_count: int = 1) -> Vocabulary:
-        """The vocabulary of values and how often the training split has them."""
+        """The vocabulary of values and how often the training split has them: value, count.
+
+        A third column, positives, has the count without negatives.
+        """
         counts = counts.sort("value", nulls_last=True)
         values, times = counts["value"], counts["count"].to_numpy()
-        known = np.flatnonzero(times >= max(min_count, 1))
+        positives = counts[POSITIVES].to_numpy() if POSITIVES in counts.columns else times
+        known = np.flatnonzero(positives >= max(min_count, 1))
         sought = values[known].drop_nulls()  # sorted, to be searched
         kinds = np.full(len(known) + 1, VALUE, np.uint8)
         kinds[len(sought) :] = MISSING
         kinds[-1] = OUT_OF_VOCABULARY
         times = np.append(times[known], times.sum() - times[known].sum())
+        drawn_from = {POSITIVES: np.append(positives[known], 0)} if POSITIVES in counts.columns else {}
         # They stand by kind, then value, and a stable sort keeps that order where counts are equal.
         order = np.argsort(-times, kind="stable")
         last = pl.Series([None], dtype=values.dtype)
@@ -86,6 +93,7 @@ class Vocabulary:
                 "value": pl.concat([values[known], last])[order],
                 "kind": kinds[order],
                 "count": times[order],
+                **{name: column[order] for name, column in drawn_from.items()},
             }
         )
         ids = np.empty(len(order), np.int32)
@@ -96,7 +104,8 @@ class Vocabulary:
     def read(cls, path: Path) -> Vocabulary:
         """The vocabulary that `write` wrote."""
         try:
-            table = pl.read_parquet(path, glob=False).select("id", "value", "kind", "count")
+            columns = ("id", "value", "kind", "count", pl.col(f"^{POSITIVES}$"))
+            table = pl.read_parquet(path, glob=False).select(columns)
             kinds = table["kind"].replace_strict(list(KINDS), range(len(KINDS)), return_dtype=pl.UInt8)
         except (OSError, pl.exceptions.PolarsError) as error:
             raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
@@ -111,6 +120,13 @@ class Vocabulary:
     def rows(self) -> int:
         """How many ids there are."""
         return self.table.height
+
+    @property
+    def drawing_weights(self) -> np.ndarray:
+        """The training positives of each id, 0 where none is drawn: missing and unknown values."""
+        is_value = self.table["kind"].to_numpy() == VALUE
+        positives = self.table[POSITIVES if POSITIVES in self.table.columns else "count"].to_numpy()
+        return np.where(is_value, positives, 0)
 
     @cached_property
     def _of_texts(self) -> Vocabulary:
@@ -185,6 +201,10 @@ class BaseVocabulary:
                 raise ValueError(
                     f"the new rows must have the {what} of {self.folder}, {wanted}, got {found}"
                 )
+
+    def vocabulary(self, number: int) -> Vocabulary:
+        """The vocabulary of a feature."""
+        return Vocabulary.read(self.folder / vocabulary_file(number))
 
     def copy_to(self, folder: Path) -> list[Vocabulary]:
         """Read the vocabularies, and copy their files, byte for byte, into a folder being written."""

@@ -78,6 +78,8 @@ def equal_mass_bands(counts: Any, num_bands: int) -> Blocks:
     total = mass[-1]
     if total == 0:
         starts = np.array([0])
+    elif num_bands > len(counts):
+        starts = _starts_of_many(mass, num_bands)
     else:
         cuts = np.searchsorted(mass, _shares(total, num_bands), side="left") + 1
         starts = np.unique(np.concatenate([[0], cuts[cuts < len(counts)]]))
@@ -133,6 +135,19 @@ def _shares(total: Any, num_bands: int) -> np.ndarray:
         # In whole numbers, rounded up: a cumulative count either reaches a share or does not.
         return np.array([-(-i * int(total) // num_bands) for i in range(1, num_bands)], np.int64)
     return np.arange(1, num_bands) / num_bands * total
+
+
+def _starts_of_many(mass: np.ndarray, num_bands: int) -> np.ndarray:
+    """The starts of equal-mass bands where there are more bands than rows, in time of the rows.
+
+    A row is the last of a band if one of the shares i/num_bands falls within its mass.
+    """
+    total = mass[-1]
+    if isinstance(total, np.integer) and int(total) * num_bands >= 2**63:
+        mass = mass.astype(object)
+    ends = np.minimum(mass * num_bands // total, num_bands - 1)
+    cuts = np.flatnonzero(np.diff(ends, prepend=0) > 0) + 1
+    return np.unique(np.concatenate([[0], cuts[cuts < len(mass)]]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,21 +14,21 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from mixdim.data.encode import (
-    TARGET,
-    PredictionRows,
-    Progress,
-    Schema,
-    dense_column,
-    encode_rows,
-    feature_column,
-)
+from mixdim.data.encode import encode_rows
 from mixdim.data.folder import Meta
 from mixdim.data.folder_writer import Spool
 from mixdim.data.lines import Layout, Rows, read_plain, take_first_line
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Source, check_sources
 from mixdim.data.splits import Split, all_test, by_seven_days, halves
+from mixdim.data.typed_rows import (
+    TARGET,
+    PredictionRows,
+    Progress,
+    Schema,
+    dense_column,
+    feature_column,
+)
 from mixdim.data.vocabulary import BaseVocabulary
 
 DENSE = tuple(f"I{i}" for i in range(1, 14))

@@ -5,6 +5,7 @@ Knows nothing about vocabularies or the prepared format.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,21 +18,21 @@ import numpy as np
 import polars as pl
 
 from mixdim._util.arguments import whole_number
-from mixdim.data.encode import (
-    TARGET,
-    TIME,
-    PredictionRows,
-    Progress,
-    Schema,
-    encode_rows,
-    feature_column,
-)
+from mixdim.data.encode import encode_rows
 from mixdim.data.folder import Meta
 from mixdim.data.folder_writer import Spool
 from mixdim.data.lines import Layout, Rows, read_fields, take_first_line
 from mixdim.data.rejects import Rejects
 from mixdim.data.sources import Source, check_sources
 from mixdim.data.splits import Split, all_test, at_random, by_time
+from mixdim.data.typed_rows import (
+    TARGET,
+    TIME,
+    PredictionRows,
+    Progress,
+    Schema,
+    feature_column,
+)
 from mixdim.data.vocabulary import BaseVocabulary
 
 ID, RATING, TIMESTAMP = "id", "rating", "timestamp"
@@ -43,6 +44,7 @@ RATINGS = ("ratings.csv", "ratings.dat", "u.data")
 BAGS = frozenset({"genres"})
 SCHEMA = Schema("rating", ("user", "item"))
 FORMS = ("ratings", "clicks")
+RATING_LINE = r"\d+(::|\t)\d+\1[0-5](\.5)?\1\d+"
 LIKED = 4.0  # stars of a rating that counts as a click
 
 
@@ -248,6 +250,22 @@ def _facts(source: Source, header: Sequence[str], what: str, rejects: Rejects) -
     lines = np.concatenate([part.lines for part in parts])
     good = rejects.passing(source.name, lines, checks.items())
     return frame.with_columns(ids).filter(good)
+
+
+def is_movielens(raw: Path) -> bool:
+    """Whether a file is a release of MovieLens, or its ratings, by its name and first line."""
+    try:
+        source = find_ratings(raw)
+    except (OSError, ValueError):
+        return False
+    if source.member is not None or raw.is_dir():
+        return True
+    line = take_first_line(next(source.blocks()), "latin-1")[0]
+    return raw.name in RATINGS and (
+        line.count("::") == 3
+        or set(HEADER) <= set(_names_in(line, ","))
+        or (re.fullmatch(r"\d+\t\d+\t[1-5]\t\d+", line) is not None)
+    )
 
 
 def find_ratings(raw: Path) -> Source:

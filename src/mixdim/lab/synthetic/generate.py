@@ -6,6 +6,7 @@ once to write. So memory depends on the cardinalities and not on the number of r
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -170,6 +171,7 @@ class _Plan:
 def _generate(out: str | Path, plan: _Plan, *, overwrite: bool, progress: Progress | None) -> Meta:
     progress = progress or (lambda stage, rows_done, rows_total: None)
     with FolderWriter(out, overwrite=overwrite) as writer:
+        _check_disk(writer, plan)
         draw = plan.draw()
         features, ranks = _rank(writer.path / "vocabulary", plan, _count(plan, draw, progress))
         truth = plan.plant()
@@ -186,6 +188,17 @@ def _generate(out: str | Path, plan: _Plan, *, overwrite: bool, progress: Progre
         )
         writer.finish(meta)
     return meta
+
+
+def _check_disk(writer: FolderWriter, plan: _Plan) -> None:
+    """Raise before hours of work if the arrays can never fit the disk."""
+    needed = 4 * plan.rows * (len(plan.cardinalities) + len(plan.dense) + 1)
+    free = shutil.disk_usage(writer.path).free
+    if needed > free:
+        raise ValueError(
+            f"rows must fit the disk: {plan.rows:,} rows need {needed / 1e9:,.0f} GB, and "
+            f"{writer.out.parent} has {free / 1e9:,.0f} GB free"
+        )
 
 
 def _chunks(plan: _Plan, stage: str, progress: Progress) -> Iterator[tuple[int, int, int]]:
