@@ -252,7 +252,7 @@ def test_without_gradients_weights_are_prepared_once_while_they_do_not_change(mo
     with torch.no_grad():
         expected = [layer.interact(dense, rows) for rows in (ids, ids.flip(0))]
         assert calls.count("weights") == 2
-        with layer.unchanging():
+        with layer.frozen():
             found = [layer.interact(dense, rows) for rows in (ids, ids.flip(0))]
             assert calls.count("weights") == 3
             layer.table_100.mul_(2)  # who changes them all the same gets what is right
@@ -270,16 +270,16 @@ def test_rows_that_are_too_many_to_keep_are_prepared_batch_by_batch(monkeypatch)
     with torch.no_grad():
         expected = layer.interact(dense, ids)
         monkeypatch.setattr(split_module, "MOST_KEPT", 100_000)
-        with layer.unchanging():
+        with layer.frozen():
             found = layer.interact(dense, ids)
             kept = layer._kept_weights.prepared.blocks["has_all_rows"]
             assert 0 < kept.sum() < len(kept)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_are_right_within_a_context_of_unchanging_weights():
+def test_gradients_are_right_within_a_context_of_frozen_weights():
     case = make_case(wide_plan(), 30, 0)
     expected = results_of(*case)
-    with case[0].unchanging():
+    with case[0].frozen():
         found = results_of(*case)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))

@@ -66,7 +66,7 @@ class Staying(OwnModel):
     entered, stays = 0, False
 
     @contextmanager
-    def unchanging(self):
+    def frozen(self):
         self.entered += 1
         self.stays = True
         try:

@@ -40,7 +40,7 @@ class FeatureEmbeddings(MixedTables):
     mixdim.kernels.ids.IdOutOfRangeError: id 1000 of feature '0' is out of range: ...rows, ...
     """
 
-    _is_unchanging = False
+    _is_frozen = False
     _kept_weights: KeptWeights | None = None
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class FeatureEmbeddings(MixedTables):
 
     def _kept(self, view: KernelView, asked: Lookup) -> KeptWeights | None:
         """What follows from weights alone, while these do not change."""
-        if not self._is_unchanging or torch.is_grad_enabled():
+        if not self._is_frozen or torch.is_grad_enabled():
             return None
         if self._kept_weights is None or not self._kept_weights.is_of(asked.layer):
             self._kept_weights = KeptWeights(asked.layer, view.split_form)
@@ -99,20 +99,20 @@ class FeatureEmbeddings(MixedTables):
         return "fused" if view is None else form_of(view.split_form, batch_size)
 
     @contextmanager
-    def unchanging(self) -> Iterator[None]:
+    def frozen(self) -> Iterator[None]:
         """Say that weights stay as they are: without gradients, what follows from them alone is kept.
 
         >>> import mixdim
         >>> layer = FeatureEmbeddings(mixdim.plan([900, 20], temperature=0.3, base_dim=128))
-        >>> with torch.no_grad(), layer.unchanging():
+        >>> with torch.no_grad(), layer.frozen():
         ...     layer.interact(torch.zeros(2, 128), torch.tensor([[899, 19], [0, 0]])).shape
         torch.Size([2, 131])
         """
-        self._is_unchanging = True
+        self._is_frozen = True
         try:
             yield
         finally:
-            self._is_unchanging, self._kept_weights = False, None
+            self._is_frozen, self._kept_weights = False, None
 
     @property
     def feature_names(self) -> list[str]:

@@ -51,10 +51,10 @@ def feature_to_slice_by(data: TrainingData, wanted: str | None = None) -> str | 
 
 
 @runtime_checkable
-class CanStay(Protocol):
+class CanFreeze(Protocol):
     """A module that works faster if it knows that its weights do not change."""
 
-    def unchanging(self) -> AbstractContextManager[None]:
+    def frozen(self) -> AbstractContextManager[None]:
         """A context within which they do not."""
 
 
@@ -66,8 +66,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     try:
         with ExitStack() as contexts:
             for module in model.modules():
-                if isinstance(module, CanStay):
-                    contexts.enter_context(module.unchanging())
+                if isinstance(module, CanFreeze):
+                    contexts.enter_context(module.frozen())
             yield
     finally:
         model.train(was_training)
