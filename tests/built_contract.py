@@ -3,9 +3,7 @@
 A part of tests/contracts.py.
 """
 
-import tempfile
 from dataclasses import asdict
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -13,6 +11,8 @@ import torch
 
 import mixdim
 from mixdim.models import MODELS, Baseline, Drawn, Facts
+from mixdim.serving.layer_graph import Asked
+from mixdim.serving.torch_file import traced
 from model_samples import MIXED, PLAIN, normal, seeded
 from served_files import answer, nothing_folded, served
 
@@ -25,6 +25,7 @@ class BuiltContract:
     ROWS: ClassVar[dict]
     NUM_DENSE = 0
     FEATURES_TOGETHER = False
+    TRACED = ("ids", "bags")  # with which inputs: it takes a second, so a model's variants share them
 
     # As a run builds it.
 
@@ -146,11 +147,15 @@ class BuiltContract:
             if kind == MIXED:
                 self.assert_served(mixdim.quantize(model), batches)
 
-    def test_a_pt2_file_gives_the_same_for_any_batch(self):
-        model = normal(self.model(MIXED))
-        with tempfile.TemporaryDirectory() as folder:
-            program = torch.export.load(mixdim.export(model, Path(folder) / "model.pt2")).module()
-        for batch in (self.samples(1), self.samples(9)):
-            inputs = [batch.ids.long(), *([batch.dense] if model.num_dense else [])]
-            expected = self.outputs(model, batch)
-            torch.testing.assert_close(program(*inputs), expected, rtol=1e-5, atol=1e-6)
+    def assert_traced(self, model, batches, bags=()):
+        """One graph of PyTorch's operators, as a .pt2 file holds it, answers as the model does."""
+        program = traced(model, Asked(bags)).module()
+        for batch in batches:
+            dense = [batch.dense] if model.num_dense else []
+            of_bags = (tensor.long() for name in bags for tensor in batch.bags[name])
+            found = program(batch.ids.long(), *dense, *of_bags)
+            torch.testing.assert_close(found, self.outputs(model, batch), rtol=1e-5, atol=1e-6)
+
+    def test_its_trace_gives_the_same_for_any_batch(self):
+        if "ids" in self.TRACED:
+            self.assert_traced(normal(self.model(MIXED)), [self.samples(1), self.samples(9)])

@@ -30,6 +30,7 @@ def written_out(model, samples, tables):
 
 class TestDCN(FeatureContract):
     MODEL = DCN
+    TRACED = ("ids",)
     OPTIONS: ClassVar = {"cross_layers": 2, "cross_rank": 0, "hidden": (20,)}
     OTHER_PARAMETERS = 2 * (WIDTH * WIDTH + WIDTH) + (WIDTH * 20 + 20) + (20 + 1)
 
@@ -48,12 +49,14 @@ class TestDCN(FeatureContract):
 
 
 class TestDCNOfLowRank(TestDCN):
+    TRACED = ()
     OPTIONS: ClassVar = {"cross_layers": 3, "cross_rank": 4, "hidden": (20,)}
     OTHER_PARAMETERS = 3 * (2 * WIDTH * 4 + WIDTH) + (WIDTH * 20 + 20) + (20 + 1)
 
 
 class TestDCNWithFirstOrderWeightsAndWithoutNumbers(FeatureContract):
     MODEL = DCN
+    TRACED = ("bags",)
     NUM_DENSE = 0
     OPTIONS: ClassVar = {"cross_layers": 1, "cross_rank": 4, "hidden": (8, 4), "first_order": True}
     OTHER_PARAMETERS = (

@@ -28,6 +28,7 @@ def written_out(model, samples, tables, weights):
 
 class TestDeepFM(FeatureContract):
     MODEL = DeepFM
+    TRACED = ("bags",)
     OPTIONS: ClassVar = {"hidden": (20, 6)}
     WIDTH = 3 * 8 + 5
     OTHER_PARAMETERS = 8 + (WIDTH * 20 + 20) + (20 * 6 + 6) + (6 + 1) + (90 + 12 + 4) + 5
@@ -57,5 +58,6 @@ class TestDeepFM(FeatureContract):
 
 
 class TestDeepFMWithoutNumbers(TestDeepFM):
+    TRACED = ("ids",)
     NUM_DENSE = 0
     OTHER_PARAMETERS = 8 + (24 * 20 + 20) + (20 * 6 + 6) + (6 + 1) + (90 + 12 + 4)

@@ -18,6 +18,7 @@ from strategies import quiet_plan, random_ids
 
 class TestDLRM(FeatureContract):
     MODEL = DLRM
+    TRACED = ("ids",)
     OPTIONS: ClassVar = {"bottom": (16,), "top": (20,)}
     # Three features and the dense vector make 6 pairs.
     OTHER_PARAMETERS = (5 * 16 + 16) + (16 * 8 + 8) + ((8 + 6) * 20 + 20) + (20 + 1)
@@ -38,6 +39,7 @@ class TestDLRMWithoutNumbers(TestDLRM):
 
 
 class TestDLRMWithFirstOrderWeights(TestDLRM):
+    TRACED = ("bags",)
     OPTIONS: ClassVar = {**TestDLRM.OPTIONS, "first_order": True}
     OTHER_PARAMETERS = TestDLRM.OTHER_PARAMETERS + (90 + 12 + 4) + 5
 
