@@ -4,12 +4,11 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import active_children
+from multiprocessing import active_children, forkserver
 from pathlib import Path
 
 import pytest
@@ -114,20 +113,20 @@ def test_a_place_where_nothing_can_be_recorded_is_refused_before_a_run_is_made(f
 def test_signals_to_the_whole_program_do_not_reach_the_runs(file, temporary):
     """As a terminal sends them; the sweep heeds them alone."""
 
-    def annoy():
+    annoyed = []
+
+    def annoy(stage, done, total, note):
+        if not note.startswith("now "):
+            return
         wait_for(lambda: list(temporary.glob("mixdim-sweep-*")))
-        (worker,) = active_children()
-        facts = Path(f"/proc/{worker.pid}/status").read_text()
-        forkserver = int(re.search(r"PPid:\s(\d+)", facts)[1])
-        for process in (worker.pid, forkserver):
+        (worker,) = active_children()  # it stays until the sweep, which is here now, has its record
+        for process in (worker.pid, parent_of(worker.pid)):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 os.kill(process, number)
+                annoyed.append(number)
 
-    annoying = threading.Thread(target=annoy)
-    annoying.start()
-    (found,) = run_sweep(runs_of(epochs=8)[:1], file)
-    annoying.join()
-    assert found.error is None
+    (found,) = run_sweep(runs_of(epochs=8)[:1], file, progress=annoy)
+    assert (found.error, len(annoyed)) == (None, 8)
 
 
 def test_folders_that_killed_workers_left_are_removed_and_no_others(temporary):
@@ -144,46 +143,9 @@ def test_folders_that_killed_workers_left_are_removed_and_no_others(temporary):
     remove_abandoned_folders()
 
 
-SCRIPT = """
-import sys, tempfile
-from dataclasses import replace
-from pathlib import Path
-import torch
-from mixdim.runs.config import RunConfig
-from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    data, records, temporary = sys.argv[1:]
-    tempfile.tempdir = temporary
-    told = RunConfig(data=data, model="mf", batch_size=100, epochs=8)
-    runs = [
-        RunRequest(replace(told, temperature=t, seed=s), 1500) for s in range(2) for t in (0.0, 0.3)
-    ]
-    run_sweep(runs, Path(records))
-"""
-
-
 @pytest.fixture
-def script(tmp_path, file, temporary):
-    """Starts the sweep in a process of its own."""
-    path = tmp_path / "sweep.py"
-    path.write_text(SCRIPT)
-
-    def start():
-        words = [sys.executable, path, ratings().path, file, temporary]
-        return subprocess.Popen(
-            words, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True
-        )
-
-    return start
-
-
-def test_a_sweep_killed_at_any_moment_and_restarted_ends_as_one_left_alone(
-    commands, tmp_path, file, alone, temporary
-):
-    moment = random.Random().uniform(0.0, 0.3)
-    print(f"killed {moment:.3f} s after the first record")
+def started(commands, tmp_path, file, temporary):
+    """A sweep of the runs of `alone` in a process of its own, which has recorded the first."""
     (tmp_path / "run.toml").write_text("batch-size = 100\nepochs = 8\n")
     arguments = [
         *("sweep", "--data", ratings().path, "--records", file, "--jobs", 2, "--seeds", 2, "--model"),
@@ -192,9 +154,29 @@ def test_a_sweep_killed_at_any_moment_and_restarted_ends_as_one_left_alone(
     ]
     process = commands.start(arguments, tmp_path / "log", temporary)
     wait_for(file.exists)
+    return process
+
+
+def parent_of(process):
+    return int(re.search(r"PPid:\s(\d+)", Path(f"/proc/{process}/status").read_text())[1])
+
+
+def processes_in(folder):
+    """The processes that hold something of a folder open."""
+    for handle in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # it ended
+            if handle.readlink().is_relative_to(folder):
+                yield int(handle.parts[2])
+
+
+def test_a_sweep_killed_at_any_moment_and_restarted_ends_as_one_left_alone(
+    started, file, alone, temporary
+):
+    moment = random.Random().uniform(0.0, 0.3)
+    print(f"killed {moment:.3f} s after the first record")
     time.sleep(moment)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    started.send_signal(signal.SIGKILL)
+    started.wait()
     wait_for(lambda: not list(temporary.iterdir()))  # its runs die with it
     survived = results(read_records([file]))
     assert survived.items() <= results(alone).items()
@@ -202,16 +184,27 @@ def test_a_sweep_killed_at_any_moment_and_restarted_ends_as_one_left_alone(
     assert len(file.read_text().splitlines()) == len(alone)
 
 
-def test_two_sweeps_share_the_work_also_when_one_is_killed_with_all_its_runs(script, file, alone):
+def test_two_sweeps_share_the_work_also_when_one_is_killed_with_all_its_runs(
+    started, file, alone, temporary
+):
     moment = random.Random().uniform(0.0, 0.3)
     print(f"killed {moment:.3f} s after the first record")
-    killed = script()
-    wait_for(file.exists)
-    killing = threading.Timer(moment, os.killpg, (killed.pid, signal.SIGKILL))
+
+    def kill_with_all_its_runs():
+        ours = {os.getpid(), forkserver._forkserver._forkserver_pid}
+        started.send_signal(signal.SIGSTOP)  # or it would record how its runs end
+        for process in processes_in(temporary):
+            with suppress(ProcessLookupError, FileNotFoundError):
+                if not ours & {process, parent_of(process)}:
+                    os.kill(process, signal.SIGKILL)
+        started.send_signal(signal.SIGKILL)
+
+    killing = threading.Timer(moment, kill_with_all_its_runs)
     killing.start()  # nobody is left to tidy up but the other sweep, which is this process
     assert results(run_sweep(runs_of(epochs=8), file)) == results(alone)
     killing.join()
-    assert killed.wait() in (0, -signal.SIGKILL)
+    assert started.wait() in (0, -signal.SIGKILL)
+    wait_for(lambda: not {*processes_in(temporary)})
     remove_abandoned_folders()  # if the kill came when the other sweep had ended
     assert len(file.read_text().splitlines()) == len(alone)
     assert results(read_records([file])) == results(alone)
