@@ -152,7 +152,8 @@ def test_a_user_with_every_item_gets_no_negative_and_the_summary_says_so(tmp_pat
     command = ("prepare", "table", tmp_path / "t.csv", "--out", tmp_path / "out", *names, *drawn)
     printed = output(capsys, *map(str, command)).out
     assert (
-        "negatives: 10, 2 for each of 10 positives, 10 fewer as a user has every item: item" in printed
+        "negatives: 10, 2 for each of 10 positives, 10 fewer as a user has every item; item is"
+        in printed
     )
     rows = rows_of(tmp_path / "out", "train")
     assert rows["target"].to_list() == [1.0] * 5 + [1.0, 0.0, 0.0] * 3

@@ -47,6 +47,19 @@ def test_the_advice_says_what_preparing_again_gives(tmp_path, feature):
     assert f"keep {sizes[0]:,} of {sizes[1]:,} rows in all" in said
 
 
+def test_the_advice_on_positives_is_about_these_and_not_their_negatives(tmp_path):
+    rng = random.Random(5)
+    rows = [f"1,u{int(900 * rng.random() ** 2)},i{rng.randrange(60)},x" for _ in range(1000)]
+    drawn = {"target": None, "negatives": 4, "negatives_of": "item"}
+    _, _, lines = prepare(tmp_path, rows, **drawn)
+    min_count = int(re.search(r"--min-count (\d+)", lines[4])[1])
+    again, _, _ = prepare(tmp_path, rows, **drawn, min_count=min_count)
+    better = {f.name: f for f in inspect(again).features}["user"]
+    said = lines[4].replace("\n", " ")
+    assert f"would train it on {better.out_of_vocabulary_train:.1%} of the training lookups" in said
+    assert f"send {better.out_of_vocabulary_test:.1%} of those in test there" in said
+
+
 def test_where_nothing_is_unknown_a_line_says_so(tmp_path):
     _, _, lines = prepare(tmp_path, ["1,u,i,x"] * 20)
     assert lines == ["unknown values: none in validation and test"]

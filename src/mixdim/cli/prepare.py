@@ -143,6 +143,8 @@ TABLE_EXAMPLES = """Examples:
 - `mixdim prepare table x.csv --out x --target "rating >= 8" --where "rating > 0" --categorical user`
 - `mixdim prepare table buys.csv --out x --categorical user,item --negatives 4 --negatives-of item`
 - `mixdim prepare table x.csv --out x --target click --categorical site,user --split column:part`
+- `mixdim prepare table days/ --out x --target click --categorical site,user --split time:day`
+- `mixdim prepare table x.tsv --out x --columns user,item,click --target click --categorical user,item`
 - `mixdim prepare table new.csv --out new --vocabulary-of x`
 """
 
@@ -157,13 +159,14 @@ def table(
         str | None, typer.Option(help='Column to predict, or what makes its labels: "rating >= 8".')
     ] = None,
     categorical: Annotated[
-        str | None, typer.Option(help="Columns of ids: A,B,... or patterns: 'C*'")
+        str | None, typer.Option(help="Columns of ids: A,B,... or patterns 'C*', or ranges C1..C9.")
     ] = None,
     dense: Annotated[
-        str | None, typer.Option(help="Columns of numbers, standardised: X,Y,... or patterns.")
+        str | None, typer.Option(help="Columns of numbers, standardised; likewise.")
     ] = None,
     negatives: Annotated[
-        int | None, typer.Option(help="Rows are positives; draw so many negatives for each.")
+        int | None,
+        typer.Option(help="Without --target: negatives to draw for each positive."),
     ] = None,
     negatives_of: Annotated[
         str | None, typer.Option(help="Column that negatives differ in, such as item.")
@@ -171,7 +174,7 @@ def table(
     negatives_for: Annotated[
         str | None,
         typer.Option(
-            help="Columns that tell users apart, who never get their own items.",
+            help="Columns that say who a user is; negatives are pairs that no row has.",
             show_default="the other categorical column with most values",
         ),
     ] = None,
@@ -195,12 +198,12 @@ def table(
         ),
     ] = None,
     where: Annotated[
-        str | None, typer.Option(help="Only rows that meet it: \"rating > 0 and city != 'Oz'\".")
+        str | None, typer.Option(help='Only rows that meet it: "rating > 0 and city is not null".')
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="random, position, time:COLUMN, column:COLUMN (train, ..., test).",
+            help="random, position, time:COLUMN (or time:COLUMN:%d/%m/%Y), or column:COLUMN.",
             show_default="random",
         ),
     ] = None,
@@ -305,10 +308,11 @@ def _negatives(meta: Meta) -> list[str]:
     column, users = options["negatives_of"], ",".join(options["negatives_for"])
     lacking = kept * options["negatives"] - drawn
     fewer = f", {lacking:,} fewer as a user has every {column}" if lacking else ""
+    each, power = options["negatives"], options["negatives_power"]
     return [
-        f"negatives: {drawn:,}, {options['negatives']} for each of {kept:,} positives{fewer}: {column}",
-        f"drawn by count^{options['negatives_power']} in train, never one that the same {users} has in",
-        "that split; other columns are copied",
+        f"negatives: {drawn:,}, {each} for each of {kept:,} positives{fewer}; {column} is drawn by",
+        f"count^{power} in train, never one that the same {users} has in that split;",
+        "other columns are copied",
     ]
 
 

@@ -276,11 +276,15 @@ def _allow_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def read_counts(folder: Path, meta: Meta, number: int) -> np.ndarray:
-    """How often each id of a feature, given by its place, occurs in the training split: int64."""
+def read_counts(folder: Path, meta: Meta, number: int, *, positives: bool = False) -> np.ndarray:
+    """How often each id of a feature, given by its place, occurs in the training split: int64.
+
+    With `positives`, without the negatives that were drawn, if there are any.
+    """
     path, feature = folder / vocabulary_file(number), meta.features[number]
+    column = "positives" if positives and "negatives" in meta.rows else "count"
     try:
-        counts = pl.read_parquet(path, columns=["count"], glob=False).to_series().to_numpy()
+        counts = pl.read_parquet(path, columns=[column], glob=False).to_series().to_numpy()
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
     if len(counts) != feature.rows:

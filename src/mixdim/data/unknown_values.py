@@ -164,21 +164,19 @@ def _cut_vocabulary(
     now, counts = shares[feature.name][split] or 0.0, read_counts(folder, meta, place)
     if "vocabulary_of" in meta.options or now < LARGE or counts[feature.out_of_vocabulary]:
         return None
-    total = max(int(counts.sum()), 1)
+    total, positives = max(int(counts.sum()), 1), read_counts(folder, meta, place, positives=True)
     for min_count in MIN_COUNTS:
-        training = int(counts[counts < min_count].sum()) / total
+        training = int(counts[positives < min_count].sum()) / total
         if training >= ENOUGH:
             break
     else:
         return CutVocabulary(feature.name, split, now)
-    every_count = [
-        counts if n == place else read_counts(folder, meta, n) for n in range(len(meta.features))
-    ]
+    every_count = [read_counts(folder, meta, n, positives=True) for n in range(len(meta.features))]
     known = [
         np.delete(found, f.out_of_vocabulary) >= min_count
         for f, found in zip(meta.features, every_count, strict=True)
     ]
-    rare = counts < min_count
+    rare = positives < min_count
     rare[feature.out_of_vocabulary] = True
     return CutVocabulary(
         feature.name,
