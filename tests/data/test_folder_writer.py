@@ -193,7 +193,7 @@ def test_the_command_line_says_one_line_and_the_code_of_the_signal(tmp_path, mon
 GENERATE = """
 import sys
 from mixdim.lab.synthetic.generate import generate_criteo_like
-generate_criteo_like(sys.argv[1], rows=10**9, progress=lambda *_: print("busy", flush=True))
+generate_criteo_like(sys.argv[1], rows=10**8, progress=lambda *_: print("busy", flush=True))
 """
 
 
