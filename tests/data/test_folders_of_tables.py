@@ -85,6 +85,14 @@ def test_a_missing_partition_is_missing(tmp_path):
     assert values(tmp_path / "out", 0) == [None, None, "a", "a"]
 
 
+@pytest.mark.parametrize("odd", [[1, 2], [["x"], ["y"]]])
+def test_files_of_other_types_are_one_line(capsys, tmp_path, odd):
+    pl.DataFrame({"y": [1, 0], "c": odd}).write_parquet(tmp_path / "a.parquet")
+    pl.DataFrame({"y": [1, 0], "c": ["x", "y"]}).write_parquet(tmp_path / "b.parquet")
+    told = complaint(capsys, "prepare", "table", tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert "column 'c' has other types in other files" in told
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

@@ -265,6 +265,12 @@ def test_movielens_is_pointed_to_its_own_command(capsys, tmp_path, monkeypatch):
         output(capsys, *shlex.split(printed.splitlines()[-1])[1:], "--overwrite")
 
 
+def test_other_ratings_in_a_folder_are_no_movielens(capsys, tmp_path):
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "ratings.csv").write_text("user_id,book_id,rating\n" + "1,2,5\n2,2,3\n" * 9)
+    assert "prepare table" in output(capsys, "prepare", "table", tmp_path / "books").out
+
+
 def test_a_zip_that_is_no_movielens_is_one_line(capsys, tmp_path):
     with zipfile.ZipFile(tmp_path / "x.xlsx", "w") as archive:
         archive.writestr("sheet.xml", "x")

@@ -173,7 +173,14 @@ def _sample(
     kept = [frame for frame in (*first, *others) if frame.height]
     if not kept:
         return pl.DataFrame({name: [] for name in header}), rejects.reasons
-    return pl.concat(kept, how="vertical_relaxed"), rejects.reasons
+    try:
+        return pl.concat(kept, how="vertical_relaxed"), rejects.reasons
+    except pl.exceptions.PolarsError:
+        kinds = {name: {str(frame.schema[name]) for frame in kept} for name in header}
+        name = next(name for name, found in kinds.items() if len(found) > 1)
+        raise ValueError(
+            f"column {name!r} has other types in other files: {', '.join(sorted(kinds[name]))}"
+        ) from None
 
 
 def _without_leaks(found: Proposal, frame: pl.DataFrame) -> Proposal:

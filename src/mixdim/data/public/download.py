@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Source:
+class PublicFile:
     """Where a data set is, and how its file is checked.
 
     `md5` is the publisher's checksum of a file that never changes. Without it, `md5_beside` says that
@@ -71,8 +71,8 @@ class Download:
         return f"{self.path}: {'fetched' if self.fetched else 'was there already'}, {self.note}"
 
 
-def _movielens(file: str, md5: str | None = None) -> Source:
-    return Source(GROUPLENS, file, MOVIELENS_LICENCE, md5, md5_beside=md5 is None)
+def _movielens(file: str, md5: str | None = None) -> PublicFile:
+    return PublicFile(GROUPLENS, file, MOVIELENS_LICENCE, md5, md5_beside=md5 is None)
 
 
 SOURCES = {
@@ -83,7 +83,7 @@ SOURCES = {
     "movielens-25m": _movielens("ml-25m.zip", "6b51fb2759a8657d3bfcbfc42b592ada"),
     "movielens-latest": _movielens("ml-latest.zip"),  # these two change with every release
     "movielens-latest-small": _movielens("ml-latest-small.zip"),
-    "criteo-kaggle": Source(
+    "criteo-kaggle": PublicFile(
         CRITEO, "criteo-research-kaggle-display-advertising-challenge-dataset.tar.gz", CRITEO_LICENCE
     ),
 }
@@ -157,7 +157,7 @@ def fetch(
     return Download(path, True, md5 is not None, _note(md5))
 
 
-def _source(name: str) -> Source:
+def _source(name: str) -> PublicFile:
     if name not in SOURCES:
         raise ValueError(f"the data set must be one of {', '.join(SOURCES)}, got {name!r}")
     return SOURCES[name]
@@ -167,7 +167,9 @@ def _note(md5: str | None) -> str:
     return "its md5 is right" if md5 else "not checked: its publisher gives no checksum"
 
 
-def _found(path: Path, source: Source, address: str, opener: urllib.request.OpenerDirector) -> Download:
+def _found(
+    path: Path, source: PublicFile, address: str, opener: urllib.request.OpenerDirector
+) -> Download:
     """Check a file that is there already, perhaps put there by hand on a machine without a network."""
     if not path.is_file():
         raise IsADirectoryError(f"cannot write {path}: it is a directory")

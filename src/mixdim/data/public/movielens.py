@@ -253,19 +253,15 @@ def _facts(source: Source, header: Sequence[str], what: str, rejects: Rejects) -
 
 
 def is_movielens(raw: Path) -> bool:
-    """Whether a file is a release of MovieLens, or its ratings, by its name and first line."""
+    """Whether a zip, folder or file has MovieLens' ratings, by its name and first line."""
     try:
         source = find_ratings(raw)
+        line = take_first_line(next(source.blocks()), "latin-1")[0]
     except (OSError, ValueError):
         return False
-    if source.member is not None or raw.is_dir():
-        return True
-    line = take_first_line(next(source.blocks()), "latin-1")[0]
-    return raw.name in RATINGS and (
-        line.count("::") == 3
-        or set(HEADER) <= set(_names_in(line, ","))
-        or (re.fullmatch(r"\d+\t\d+\t[1-5]\t\d+", line) is not None)
-    )
+    if source.path.name not in RATINGS and source.member is None:
+        return False
+    return {*HEADER} <= {*_names_in(line, ",")} or re.fullmatch(RATING_LINE, line) is not None
 
 
 def find_ratings(raw: Path) -> Source:
