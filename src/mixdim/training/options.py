@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mixdim._util.arguments import WrongTypeError, positive_number, real_number, whole_number
-from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
+from mixdim.training.optimizers import OPTIMIZERS
 
 AUTO = "auto"  # the preset that is chosen from the data
 
@@ -68,7 +68,6 @@ class TrainingOptions:
                 f"weight_decay must be at least 0 and below 1 / learning rate = {most:g}, "
                 f"got {self.weight_decay:g}"
             )
-        check_weight_decay(self.optimizer, self.weight_decay)
 
 
 # The paper's protocols. Four looks at the validation split show a learning curve within the one epoch.
