@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Optimizer, SparseAdam
 from torch.sparse import check_sparse_tensor_invariants
 
+from mixdim._util.arguments import real_number
 from mixdim.optim import MOMENTS, SparseAMSGrad
 from mixdim.planning.plan import Plan
 
@@ -76,6 +77,15 @@ OPTIMIZERS = {
     "adagrad": OptimizerKind(_adagrad, ("sum",), from_the_start=True),
     "sgd": OptimizerKind(_sgd),
 }
+
+
+def check_weight_decay(weight_decay: float, lr: float) -> None:
+    """Refuse a weight decay with which weights would change sign, at the largest learning rate."""
+    if not 0 <= real_number(weight_decay, "weight_decay") < 1 / lr:
+        raise ValueError(
+            f"weight_decay must be at least 0 and below 1 / learning rate = {1 / lr:g}, "
+            f"got {weight_decay:g}"
+        )
 
 
 @torch.no_grad()
@@ -189,18 +199,37 @@ class NamedOptimizer(NamedParts):
             if isinstance(plan := getattr(module, "plan", None), Plan):
                 plan.check_trained()
         kind, parameters = OPTIMIZERS[name], dict(model.named_parameters())
-        sparse, tables = sparse_parameters(model), embedding_parameters(model)
-        groups: dict[tuple[float, float], Named] = {}
-        for one, parameter in parameters.items():
-            own_lr = table_lr if table_lr is not None and one in tables else lr
-            decay = weight_decay if one in tables or parameter.dim() > 1 else 0.0
-            groups.setdefault((own_lr, decay), []).append((one, parameter))
-        parts = [
-            part
-            for (own, decay), some in groups.items()
-            for part in kind.parts(some, sparse, own, decay)
-        ]
+        parts = optimizers_of(
+            kind,
+            parameters,
+            embedding_parameters(model),
+            sparse=sparse_parameters(model),
+            lr=lr,
+            table_lr=lr if table_lr is None else table_lr,
+            weight_decay=weight_decay,
+        )
         super().__init__(kind, parameters, parts)
+
+
+def optimizers_of(
+    kind: OptimizerKind,
+    parameters: Mapping[str, nn.Parameter],
+    tables: Collection[str],
+    *,
+    sparse: set[str],
+    lr: float,
+    table_lr: float,
+    weight_decay: float,
+) -> list[Optimizer]:
+    """Make PyTorch's optimizers of all parameters, of which those in `tables` are of embeddings."""
+    groups: dict[tuple[float, float], Named] = {}
+    for name, parameter in parameters.items():
+        decay = weight_decay if name in tables or parameter.dim() > 1 else 0.0
+        rate = table_lr if name in tables else lr
+        groups.setdefault((rate, decay), []).append((name, parameter))
+    return [
+        part for (rate, decay), some in groups.items() for part in kind.parts(some, sparse, rate, decay)
+    ]
 
 
 def sparse_parameters(model: nn.Module) -> set[str]:
