@@ -32,19 +32,20 @@ def test_two_layers_of_one_plan_have_their_own_weights(found):
 
 
 @by_sharding
+@pytest.mark.parametrize("decay", [0.0, two.DECAY])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-def test_each_of_six_steps_of_two_ranks_is_that_of_one_process(found, sharding, below, optimizer):
+def test_each_of_six_steps_of_two_ranks_is_that_of_one_process(found, sharding, below, optimizer, decay):
     plan, steps = two.mixed_plan(), []
     asked = [two.some_ids(plan, 64, seed) for seed in range(6)]
 
     def note(model):
         steps.append((two.plain_weights(model.embeddings), model.weight.detach().clone()))
 
-    two.train_plain(plan, optimizer, asked, 6, after=note)
+    two.train_plain(plan, optimizer, asked, 6, after=note, weight_decay=decay)
     first = two.plain_weights(mixdim.FeatureEmbeddings(plan, generator=two.generator()))
     assert (steps[-1][0] - first).abs().max() > 0.1
     for rank in found:
-        trained = rank["trained", sharding, below, optimizer]
+        trained = rank["trained", sharding, below, optimizer, decay]
         for mine, expected in zip(trained, steps, strict=True):
             torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-5)
 
@@ -69,7 +70,8 @@ def test_the_shardings_that_were_tried_are_different_ones(found):
 def test_bags_of_two_ranks_are_those_of_one_process(found, pooling):
     plan = two.mixed_plan()
     bags = [two.some_bags(plan, 64, seed) for seed in range(6)]
-    model = two.train_plain(plan, "adagrad", bags, 4, bags=True, pooling=pooling, padding_id=-1)
+    own = {"pooling": pooling, "padding_id": -1, "weight_decay": two.DECAY}
+    model = two.train_plain(plan, "adagrad", bags, 4, bags=True, **own)
     expected = model.embeddings.bags(*two.as_bags(bags[5])).detach()
     layer = mixdim.FeatureEmbeddings(plan, generator=two.generator(), pooling=pooling, padding_id=-1)
     first = layer.bags(*two.as_bags(bags[5])).detach()
@@ -116,7 +118,9 @@ def test_what_cannot_be_is_refused_in_one_line_on_every_rank(ranks):
         "adam": "optimizer must be one of sgd, adagrad, rowwise_adagrad for tables on TorchRec",
         "rowwise": "has 2 rows of width 2 in each: use 'adagrad', or widths from 3 on",
         "eps": "eps must be",
+        "decay": "weight_decay must be at least 0 and below 1 / learning rate = 10, got 10",
         "lr": "lr must be",
+        "own backward": "call learner.backward(loss) and not loss.backward(): it decays weights",
         "nothing to shard": "the model has no mixdim.distributed.ShardableEmbeddings to spread",
         "bags": "has bags of several ids: name it in ShardableEmbeddings(plan, bags=['",
         "weights": "weights of ids in a bag are not there on TorchRec",

@@ -21,6 +21,7 @@ from mixdim.cli.main import run as run_command
 from mixdim.data import Dataset
 from mixdim.lab.synthetic.generate import generate_criteo_like
 from mixdim.tasks import task_of
+from mixdim.training.checkpoint import open_checkpoint
 
 pytestmark = needs_torchrec
 FILE = commands_of_ranks.__file__
@@ -107,7 +108,7 @@ def results(out):
 def test_a_distributed_run_is_a_run_like_any_other(undisturbed, data, capsys):
     out, spoken, silent = undisturbed
     assert "2 ranks, of which each holds up to" in spoken
-    assert "without first-order weights and weight decay, which there are not with" in spoken
+    assert "begins as its baseline" in spoken
     assert "next: mixdim evaluate" in spoken
     assert silent == ""
     assert results(out)["ranks"] == 2
@@ -117,6 +118,48 @@ def test_a_distributed_run_is_a_run_like_any_other(undisturbed, data, capsys):
     assert measured["step"] == told["step"]
     for name in ("log_loss", "auc", "accuracy"):
         assert measured[name] == pytest.approx(told[name], abs=1e-6)
+
+
+MODELS = {
+    "dlrm": ("--bottom", "8", "--top", "8"),
+    "dcn": ("--hidden", "8", "--cross-layers", "2"),
+    "deepfm": ("--hidden", "8"),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_of_one_layer_train_as_in_one_process_from_their_baseline_on(
+    ranks, data, tmp_path, model
+):
+    """The same names and shapes, and the same weights, optimizer state and losses but for rounding."""
+    told = [
+        *("train", "--data", str(data), "--model", model, *MODELS[model], "--lr", "0.02"),
+        *("--epochs", "1", "--weight-decay", "2", "--optimizer", "adagrad", "--batch-size", "101"),
+        *("--temperature", "0.3", "--base-dim", "8"),
+    ]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    group = ranks.start(FILE, "command", 2, [*told, "--distributed", "--out", str(together)])
+    assert run_command([*told, "--out", str(alone)]) == 0
+    assert group.wait(60) == [0, 0], group.printed(0) + group.printed(1)
+    found = [json.loads((out / "summary.json").read_text()) for out in (alone, together)]
+    for split in ("validation", "test"):
+        mine, theirs = (summary[split]["last"]["log_loss"] for summary in found)
+        assert mine == pytest.approx(theirs, abs=1e-5)
+    assert found[0]["baselines"] == found[1]["baselines"]
+    mine, theirs = (newest_checkpoint(out).tensors for out in (alone, together))
+    assert {n: (t.shape, t.dtype) for n, t in mine.items()} == {
+        n: (t.shape, t.dtype) for n, t in theirs.items()
+    }
+    assert mine["model/first_order.weights.table_1"].read().abs().max() > 0.1
+    for name in mine.keys() - {"random/torch"}:
+        # Where gradients nearly cancel, Adagrad makes large steps of what was rounded.
+        difference = (mine[name].read().double() - theirs[name].read().double()).abs()
+        assert difference.max() < 1e-3, name
+        assert difference.mean() < 1e-6, name
+
+
+def newest_checkpoint(out):
+    return open_checkpoint(max((out / "checkpoint").glob("step-*")))
 
 
 def test_a_run_whose_rank_is_killed_ends_in_a_line_and_goes_on(ranks, undisturbed, data, tmp_path):
@@ -165,12 +208,11 @@ def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_pa
 
 REFUSED = {
     ("--optimizer", "amsgrad"): "optimizer must be one of adagrad, sgd with --distributed",
-    ("--model", "mf"): "--distributed trains --model dlrm only",
-    ("--first-order",): "--first-order is not there with --distributed",
+    ("--model", "mf"): "--distributed trains --model dcn or deepfm or dlrm, got 'mf'",
     ("--bits", "8"): "--bits and --method are not there with --distributed: leave them out",
     ("--tune",): "--tune is not there with --distributed",
     ("--base-dim", "0"): "base_dim must be",
-    ("--weight-decay", "0.1"): "weight_decay must be 0 with optimizer 'adagrad'",
+    ("--weight-decay", "50"): "weight_decay must be at least 0 and below 1 / learning rate = 50, got",
     (): "exists already; --resume continues it, --overwrite replaces it",
 }
 

@@ -1,5 +1,7 @@
 """What ranks do in these tests, and what one process does in their place."""
 
+from itertools import product
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -8,6 +10,7 @@ import mixdim
 import mixdim.distributed as distributed
 from learner_contract import check_learner
 from mixdim.models import DLRM
+from mixdim.training.optimizers import NamedOptimizer
 
 
 def mixed_plan():
@@ -82,16 +85,19 @@ def plain_weights(layer):
 
 RATES = {"sgd": 0.02, "adagrad": 0.1, "rowwise_adagrad": 0.1}
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+DECAY = 2.0  # a row of adagrad keeps 4/5 of itself
 
 
 def targets(batch):
     return torch.linspace(-1, 1, batch)
 
 
-def train_plain(plan, optimizer, asked, steps, bags=False, after=lambda model: None, **options):
-    layer = mixdim.FeatureEmbeddings(plan, generator=generator(), **options)
+def train_plain(
+    plan, optimizer, asked, steps, bags=False, after=lambda model: None, weight_decay=0.0, **options
+):
+    layer = mixdim.FeatureEmbeddings(plan, generator=generator(), sparse=True, **options)
     model = Linear(layer, bags=bags)
-    stepping = OPTIMIZERS[optimizer](model.parameters(), lr=RATES[optimizer])
+    stepping = NamedOptimizer(optimizer, model, lr=RATES[optimizer], weight_decay=weight_decay)
     for batch in asked[:steps]:
         stepping.zero_grad()
         ids = as_bags(batch) if bags else batch
@@ -112,7 +118,7 @@ def train_ranks(
         here = slice(rank * share, (rank + 1) * share)
         ids = as_bags(batch[here]) if bags else batch[here]
         sharded.zero_grad()
-        ((sharded(ids) - targets(len(batch))[here]) ** 2).mean().backward()
+        sharded.backward(((sharded(ids) - targets(len(batch))[here]) ** 2).mean())
         sharded.step()
         after(sharded)
     return sharded
@@ -132,9 +138,8 @@ def held_bytes(sharded):
             found["tables"] += size(*(rows for _, rows in held.parts))
             shards = [] if held.state is None else held.state.local_shards()
             found["state"] += size(*(shard.tensor for shard in shards))
-    of_embeddings, _ = sharded.dense.parts
-    for parameter, state in of_embeddings.state.items():
-        found["replicated"] += size(parameter, state["sum"])
+    sums, _ = sharded.dense.state()
+    found["replicated"] += size(sharded.module.embeddings.lift, sums["embeddings.lift/sum"])
     found["replicated"] += size(sharded.module.embeddings.ids.rank_of_id)
     return found
 
@@ -153,13 +158,15 @@ def many_things(rank, world):
             found["first", sharding, below] = dense_weights(
                 train_ranks(rank, world, plan, "sgd", ids, 0, **how)
             )
-            for optimizer in OPTIMIZERS:
-                trained = found["trained", sharding, below, optimizer] = []
+            for optimizer, decay in product(OPTIMIZERS, (0.0, DECAY)):
+                trained = found["trained", sharding, below, optimizer, decay] = []
 
                 def note(sharded, trained=trained):
                     trained.append((dense_weights(sharded), sharded.module.weight.detach().clone()))
 
-                sharded = train_ranks(rank, world, plan, optimizer, ids, 6, after=note, **how)
+                sharded = train_ranks(
+                    rank, world, plan, optimizer, ids, 6, after=note, weight_decay=decay, **how
+                )
             found["held", sharding, below] = held_bytes(sharded)
             places = [place.kind for place in sharded.places["embeddings"].values()]
             found["places", sharding, below] = places
@@ -169,7 +176,8 @@ def many_things(rank, world):
             sharded = train_ranks(rank, world, plan, "adagrad", bags, 0, bags=True, options=own)
             with torch.no_grad():
                 found["first bags", pooling] = sharded.module.embeddings.bags(*as_bags(bags[5]))
-            sharded = train_ranks(rank, world, plan, "adagrad", bags, 4, bags=True, options=own)
+            how = {"weight_decay": DECAY, "sharding": "row_wise", "replicate_below": 200}
+            sharded = train_ranks(rank, world, plan, "adagrad", bags, 4, bags=True, options=own, **how)
             with torch.no_grad():
                 found["bags", pooling] = sharded.module.embeddings.bags(*as_bags(bags[5]))
         found["batch of one"] = sharded.module.embeddings(some_ids(plan, 1)).detach()
@@ -327,12 +335,16 @@ def refused(rank, world):
         attempt("adam", lambda: distributed.shard(made(), lr=0.1, optimizer="adam"))
         attempt("rowwise", lambda: distributed.shard(made(), lr=0.1, optimizer="rowwise_adagrad"))
         attempt("eps", lambda: distributed.shard(made(), lr=0.1, eps=0.0))
+        attempt("decay", lambda: distributed.shard(made(), lr=0.1, weight_decay=10.0))
         attempt("lr", lambda: distributed.shard(made(), lr=-1.0))
         attempt("nothing to shard", lambda: distributed.shard(nn.Linear(2, 1), lr=0.1))
         sharded = distributed.shard(made(padding_id=-1), lr=0.1).module.embeddings
         bags = as_bags(some_bags(plan, 8))
         attempt("bags", lambda: sharded.bags(*bags))
         attempt("weights", lambda: sharded.bags(*bags, torch.ones(len(bags[0]))))
+        decaying = distributed.shard(made(), lr=0.1, weight_decay=1.0)
+        decaying(some_ids(plan, 2)).sum().backward()
+        attempt("own backward", decaying.step)
         attempt("out of range", lambda: sharded(some_ids(plan, 2) + 1000))
         attempt("shape", lambda: sharded(some_ids(plan, 2)[:, 1:]))
     return lines

@@ -5,7 +5,9 @@ from itertools import chain
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD, Adagrad, Adam, SparseAdam
 
+from mixdim.optim import SparseAMSGrad
 from mixdim.planning.plan import OPTIMIZER_STATE
 from mixdim.training.optimizers import (
     OPTIMIZERS,
@@ -146,12 +148,44 @@ def test_with_its_own_rate_an_embedding_has_the_decay_of_that_rate(model_name):
         torch.testing.assert_close(parameter.detach(), before[name] * kept)
 
 
-@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd"])
-def test_the_optimizers_of_pytorch_refuse_weight_decay(name):
-    with pytest.raises(
-        ValueError, match=f"must be 0 with optimizer '{name}', .*amsgrad has it, got 0.1"
-    ):
-        NamedOptimizer(name, nn.Linear(2, 1), lr=0.1, weight_decay=0.1)
+BY_HAND = {
+    "amsgrad": lambda tables, rest: [SparseAMSGrad([*tables, *rest], lr=0.05)],
+    "adam": lambda tables, rest: [SparseAdam(tables, lr=0.05), Adam(rest, lr=0.05)],
+    "adagrad": lambda tables, rest: [Adagrad([*tables, *rest], lr=0.05)],
+    "sgd": lambda tables, rest: [SGD([*tables, *rest], lr=0.05)],
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_weight_decay_multiplies_matrices_and_the_rows_of_the_batch_before_a_step(name):
+    dataset = ratings()
+    mine, theirs = (OwnModel(dataset, sparse=True, dropout=0.0) for _ in range(2))
+    optimizer = NamedOptimizer(name, mine, lr=0.05, weight_decay=4.0)
+    take_steps(mine, dataset, optimizer.step, count=8)
+    tables = [theirs.users.weight, theirs.items.weight]
+    parts = BY_HAND[name](tables, [*theirs.norm.parameters(), *theirs.head.parameters()])
+    seen = [set(), set()]
+    for number in range(8):
+
+        def step(number=number):
+            ids = dataset.rows(slice(16 * number, 16 * number + 16)).ids
+            with torch.no_grad():
+                theirs.head.weight *= 0.8
+                for table, column, rows in zip(tables, ids.T.tolist(), seen, strict=True):
+                    rows.update(column)
+                    for row in set(column):
+                        table[row] *= 0.8
+            for part in parts:
+                part.step()
+
+        take_steps(theirs, dataset, step, first=number, count=1)
+    for key, expected in theirs.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[key], expected, rtol=1e-5, atol=1e-6)
+    before = OwnModel(dataset)
+    for table, first, rows in zip(tables, (before.users, before.items), seen, strict=True):
+        changed = (table != first.weight).any(1).nonzero().flatten().tolist()
+        assert set(changed) == rows
+        assert len(rows) < len(table)
 
 
 def test_adam_is_sparse_adam_for_the_tables_and_adam_for_the_rest():

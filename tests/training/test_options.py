@@ -35,7 +35,6 @@ def test_our_preset_for_clicks_is_the_papers_with_unknown_dropout():
         ({"table_lr": 0.0}, "table_lr must be above 0, got 0.0"),
         ({"weight_decay": -1.0}, "weight_decay must be at least 0 and below 1 / .* = 100, got -1"),
         ({"weight_decay": 20.0, "table_lr": 0.05}, "weight_decay must be .* below .* = 20, got 20"),
-        ({"weight_decay": 0.1, "optimizer": "sgd"}, "weight_decay must be 0 with optimizer 'sgd'"),
         ({"unknown_dropout": 1}, "unknown_dropout must be true or false, got 1"),
     ],
 )

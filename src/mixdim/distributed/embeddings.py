@@ -19,7 +19,7 @@ from mixdim.distributed.engine import (
     KeyedJaggedTensor,
     KeyedTensor,
 )
-from mixdim.distributed.process_group import torchrec_warnings
+from mixdim.distributed.process_group import broadcast, concatenate, torchrec_warnings
 from mixdim.distributed.routing import Key, KeyRouting, Routed, keys_of
 from mixdim.distributed.tables import tables_of
 from mixdim.kernels.ids import require_integers
@@ -29,7 +29,9 @@ from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.layout import LIFT, Layout
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init, check_init
+from mixdim.training.optimizers import decay_rows
 
+ROWS_AT_ONCE = 2**18
 POOLINGS = ("sum", "mean")
 
 
@@ -41,7 +43,8 @@ class ShardableEmbeddings(nn.Module):
 
     - `bags`: the features whose samples may have bags of several ids.
     - `pooling`: what becomes of a bag: "sum" or "mean".
-    - `init`, `generator`, `padding_id`, `ids`, `check_ids`: as in `mixdim.FeatureEmbeddings`.
+    - `init`: as in `mixdim.FeatureEmbeddings`, or None: all weights begin with 0.
+    - `generator`, `padding_id`, `ids`, `check_ids`: as in `mixdim.FeatureEmbeddings`.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class ShardableEmbeddings(nn.Module):
         *,
         bags: Collection[str] = (),
         pooling: str = "sum",
-        init: Init = "xavier",
+        init: Init | None = "xavier",
         generator: torch.Generator | None = None,
         padding_id: int | None = None,
         ids: Mapping[str, Any] | None = None,
@@ -61,7 +64,8 @@ class ShardableEmbeddings(nn.Module):
             raise WrongTypeError(f"plan must be a mixdim.Plan, got {type(plan).__name__}")
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be sum or mean on TorchRec, got {pooling!r}")
-        check_init(init)
+        if init is not None:
+            check_init(init)
         self.plan, self.pooling = plan, pooling
         self.layout = Layout.of(plan)
         sizes = {feature.name: feature.rows for feature in plan.features}
@@ -94,10 +98,16 @@ class ShardableEmbeddings(nn.Module):
             ],
             device=torch.device("meta"),
         )
-        self.drawing = Drawing(self.layout.blocks, plan.base_dim, init, generator)
-        lift = torch.empty(self.layout.lift_rows, plan.base_dim)
-        for block, values in self.drawing.projections():
-            lift[block.lift_row : block.lift_row + len(values)] = values
+        # What this rank holds of each table, by name: the first stored row, and the rows; once sharded.
+        self.parts: dict[str, list[tuple[int, Tensor]]] = {}
+        self.records_numbers = False  # of what is looked up in training, for `decay`
+        self._numbers: list[Tensor] = []
+        self.drawing: Drawing | None = None
+        lift = torch.zeros(self.layout.lift_rows, plan.base_dim)
+        if init is not None:
+            self.drawing = Drawing(self.layout.blocks, plan.base_dim, init, generator)
+            for block, values in self.drawing.projections():
+                lift[block.lift_row : block.lift_row + len(values)] = values
         if len(lift):
             self.lift = nn.Parameter(lift)
 
@@ -152,12 +162,56 @@ class ShardableEmbeddings(nn.Module):
         """Return `mixdim.dot_interaction(dense, layer(ids))`: what DLRM's top MLP reads."""
         return dot_interaction(dense, self(ids))
 
+    @torch.no_grad()
+    def fit_dense(self, feature: str, matrix: Tensor) -> None:
+        """Set a feature of one block of full width to the matrix (rows, base_dim) that rank 0 has.
+
+        Every rank calls it, others with any matrix of the same shape, such as one on "meta". A rank gets
+        some rows at a time and keeps those that it holds.
+        """
+        tables = [t for t in self.block_tables if t.block.feature == self.ids.number_of(feature)]
+        table, *others = tables
+        if others or table.block.lift_row >= 0:
+            raise ValueError(f"feature {feature!r} must be one block of full width on TorchRec")
+        if matrix.shape != (table.block.size, self.base_dim):
+            wanted = (table.block.size, self.base_dim)
+            raise ValueError(
+                f"matrix of feature {feature!r} must have shape {wanted}, got {tuple(matrix.shape)}"
+            )
+        for first in range(0, len(matrix), ROWS_AT_ONCE):
+            some = matrix[first : first + ROWS_AT_ONCE]
+            rows = broadcast(torch.empty(some.shape) if some.is_meta else some)
+            for local_first, local in self.parts[table.name]:
+                table.layout.put(first, rows, local, local_first)
+
+    @property
+    def is_to_decay(self) -> bool:
+        """Whether rows were looked up that `decay` has not seen yet."""
+        return bool(self._numbers)
+
+    def decay(self, factor: float) -> None:
+        """Multiply the rows that any rank has looked up in training since this was last called.
+
+        Every rank calls it. Rows of one stored row that were not looked up stay as they are.
+        """
+        none = torch.zeros(0, dtype=torch.int64)
+        numbers = concatenate(torch.cat([none, *self._numbers])).unique()
+        self._numbers.clear()
+        for table in self.block_tables:
+            fold, own = table.layout.fold, self.key_routing.numbers_of[table.name]
+            for first, rows in self.parts[table.name]:
+                start = own.start + first * fold
+                here = numbers[(numbers >= start) & (numbers < start + len(rows) * fold)] - start
+                decay_rows(rows.view(len(rows) * fold, -1), here, factor)
+
     def _look_up(self, routed: Routed, batch_size: int) -> Tensor:
         """Sum the bags of all keys and lift them: -> (B, F, base_dim)."""
         if isinstance(self.tables, EmbeddingBagCollection):
             raise RuntimeError(
                 "the tables have no weights yet: call mixdim.distributed.shard(model) first"
             )
+        if self.records_numbers and self.training and torch.is_grad_enabled():
+            self._numbers.append(self.key_routing.numbers(routed))
         names = [key.name for key in self.key_routing.keys]
         with torchrec_warnings():
             asked = KeyedJaggedTensor(names, routed.values, lengths=routed.lengths, stride=batch_size)

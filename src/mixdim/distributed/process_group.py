@@ -99,6 +99,15 @@ def broadcast(tensor: Tensor) -> Tensor:
     return sent.to(tensor.device)
 
 
+def concatenate(numbers: Tensor) -> Tensor:
+    """Put the numbers of all ranks, of which each may have another count, one after the other."""
+    lengths = [int(length) for length in _all_gather(torch.tensor([len(numbers)]))]
+    padded = numbers.new_zeros(max(lengths))
+    padded[: len(numbers)] = numbers
+    parts = zip(_all_gather(padded), lengths, strict=True)
+    return torch.cat([part[:length] for part, length in parts]).to(numbers.device)
+
+
 def _all_gather(tensor: Tensor) -> list[Tensor]:
     """Return the tensors of all ranks, which are of one shape."""
     sent = tensor.detach().to(_device()).contiguous()

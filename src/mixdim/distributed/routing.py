@@ -50,6 +50,12 @@ class KeyRouting:
 
     def __init__(self, keys: Sequence[Key], feature_names: Sequence[str]) -> None:
         self.keys, self.feature_names = keys, feature_names
+        self.numbers_of: dict[str, range] = {}  # of each table, see `numbers`
+        for key in keys:
+            if key.table.name not in self.numbers_of:
+                first = max((numbers.stop for numbers in self.numbers_of.values()), default=0)
+                layout = key.table.layout
+                self.numbers_of[key.table.name] = range(first, first + layout.rows * layout.fold)
         blocks = [key.table.block for key in keys]
         layouts = [key.table.layout for key in keys]
 
@@ -64,6 +70,7 @@ class KeyRouting:
         self._folds = tensor(layout.fold for layout in layouts)
         self._strides = tensor(layout.stride for layout in layouts)
         self._rows = tensor(layout.rows for layout in layouts)
+        self._first_numbers = tensor(self.numbers_of[key.table.name].start for key in keys)
         # Tables, in the order of rows: where each begins, and its first key.
         self._table_starts, counts = self._starts.unique_consecutive(return_counts=True)
         self._first_keys = counts.cumsum(0) - counts
@@ -99,6 +106,13 @@ class KeyRouting:
         all_columns = self._columns.clamp(min=0)[:, None].repeat(1, bags.batch_size)
         all_columns.view(-1)[number] = columns
         return Routed(stored[number.argsort(stable=True)], lengths, all_columns)
+
+    def numbers(self, routed: Routed) -> Tensor:
+        """Number what is looked up, each once: columns of stored rows, through all tables."""
+        values = routed.lengths.view(len(self.keys), -1).sum(1)
+        key = torch.arange(len(self.keys), device=values.device).repeat_interleave(values)
+        columns = routed.columns.flatten().repeat_interleave(routed.lengths)
+        return (self._first_numbers[key] + routed.values * self._folds[key] + columns).unique()
 
     def _place(self, rows: Tensor, keys: slice | Tensor) -> tuple[Tensor, Tensor]:
         """The stored row and the column of rows: (K, B) of all keys, or (V,) of the keys given."""

@@ -79,6 +79,7 @@ class ShardedLearner:
         self.places, self.state_key, self.device = places, state_key, device
         self.steps = 0  # that tables have taken: what plain optimizers count for each parameter
         self._model = model
+        self.table_decay = 1.0  # what rows are multiplied by in the steps whose batch asks for them
         self.dense = NamedParts(kind, self.dense_parameters(), [])
         self.small_tables: Optimizer | None = None
 
@@ -93,6 +94,9 @@ class ShardedLearner:
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of a loss, and update the tables that are not on every rank."""
+        if self.table_decay < 1:
+            for embeddings in self.embeddings.values():
+                embeddings.decay(self.table_decay)
         with torchrec_warnings():
             loss.backward()
 
@@ -115,6 +119,8 @@ class ShardedLearner:
 
     def step(self) -> None:
         """Update all that is on every rank."""
+        if any(embeddings.is_to_decay for embeddings in self.embeddings.values()):
+            raise RuntimeError("call learner.backward(loss) and not loss.backward(): it decays weights")
         self.dense.step()
         if self.small_tables is not None:
             self.small_tables.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from mixdim.distributed.sharded_learner import (
     embeddings_in,
     inside,
 )
-from mixdim.training.optimizers import OPTIMIZERS
+from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay, optimizers_of
 from mixdim.training.packed_rows import PackedRows
 
 CLASSES: dict[str, Callable[..., Optimizer]] = {
@@ -55,6 +56,7 @@ def shard(
     device: torch.device | str = "cpu",
     table_lr: float | None = None,
     dense_optimizer: str | None = None,
+    weight_decay: float = 0.0,
     eps: float = 1e-10,
     sharding: Sharding = "auto",
     replicate_below: int = REPLICATE_BELOW,
@@ -66,6 +68,7 @@ def shard(
     - `dense_optimizer` of all else: any of "amsgrad", "adam", "adagrad" and "sgd"; that of tables if not
       given.
     - `lr`, `table_lr`: learning rates; the second is for embeddings, projections included.
+    - `weight_decay`: decoupled, as in `mixdim.training.TrainingOptions`.
     - `sharding`, `replicate_below`: who holds which table: see docs/distributed.md.
     """
     if not dist.is_initialized():
@@ -75,6 +78,7 @@ def shard(
         )
     positive_number(lr, "lr")
     table_lr = lr if table_lr is None else positive_number(table_lr, "table_lr")
+    check_weight_decay(weight_decay, max(lr, table_lr))
     positive_number(eps, "eps")  # with 0, numbers that stand for nothing would become 0 / 0
     found = embeddings_in(model)
     if not found:
@@ -121,15 +125,31 @@ def shard(
         state_key=STATE.get(optimizer),
         device=place,
     )
+    for path, held in learner.tables():
+        # Autograd does not see what is written into `data`, such as a decay just before backward.
+        parts = [(first, rows.data) for first, rows in held.parts]
+        learner.embeddings[path].parts[held.table.name] = parts
     _draw_tables(learner)
-    _add_optimizers(learner, optimizer, lr, table_lr, eps)
+    _add_small_tables(learner, optimizer, table_lr, eps)
+    dense = learner.dense
+    in_embeddings = tuple(inside(path, "") for path in found)
+    dense.parts = optimizers_of(
+        dense.kind,
+        dense.parameters,
+        {name for name in dense.parameters if name.startswith(in_embeddings)},
+        sparse=set(),
+        lr=lr,
+        table_lr=table_lr,
+        weight_decay=weight_decay,
+    )
+    learner.table_decay = 1 - table_lr * weight_decay
+    for embeddings in found.values():
+        embeddings.records_numbers = learner.table_decay < 1
     return learner
 
 
-def _add_optimizers(
-    learner: ShardedLearner, optimizer: str, lr: float, table_lr: float, eps: float
-) -> None:
-    """Add the optimizers of what every rank has: small tables, and all that is no table."""
+def _add_small_tables(learner: ShardedLearner, optimizer: str, table_lr: float, eps: float) -> None:
+    """Add the optimizer of the tables that every rank has."""
     parameters, small = dict(learner.model.named_parameters()), []
     for path, embeddings in learner.embeddings.items():
         for table in embeddings.block_tables:
@@ -139,29 +159,21 @@ def _add_optimizers(
                 small.append({"params": [parameters[name]], **settings})
     if small:
         learner.small_tables = CLASSES[optimizer](small)
-    in_embeddings = tuple(inside(path, "") for path in learner.places)
-    dense = learner.dense.parameters.items()
-    for rate, own in (
-        (table_lr, [(name, p) for name, p in dense if name.startswith(in_embeddings)]),
-        (lr, [(name, p) for name, p in dense if not name.startswith(in_embeddings)]),
-    ):
-        if own:
-            learner.dense.parts += learner.dense.kind.parts(own, set(), rate, 0.0)
 
 
 @torch.no_grad()
 def _draw_tables(learner: ShardedLearner) -> None:
     """Draw the first weights of what this rank holds, as rank 0's generator says."""
-    held = {(path, table.table.block): table for path, table in learner.tables()}
-    for table in held.values():
-        for _, rows in table.parts:
+    for embeddings in learner.embeddings.values():
+        for _, rows in chain.from_iterable(embeddings.parts.values()):
             rows.zero_()  # also what stands for nothing
-    for path, embeddings in learner.embeddings.items():
+        if embeddings.drawing is None:
+            continue
+        tables = {table.block: table for table in embeddings.block_tables}
         embeddings.drawing.state = broadcast(embeddings.drawing.state)
         for block, first, values in embeddings.drawing.tables():
-            own = held[path, block]
-            for local_first, rows in own.parts:
-                own.table.layout.put(first, values, rows, local_first)
+            for local_first, rows in embeddings.parts[tables[block].name]:
+                tables[block].layout.put(first, values, rows, local_first)
 
 
 class _Sharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]  # torchrec has no types

@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from mixdim.tasks import TASKS
-from mixdim.training.optimizers import OPTIMIZERS
 
 Summary = Mapping[str, Any]
 FEW_STEPS = 500  # no model of this package has learnt much by then, with the usual learning rates
@@ -66,13 +65,13 @@ def warning_below_baseline(summary: Summary) -> str | None:
 
 
 def _remedy(summary: Summary, best: Summary, last: Summary) -> str:
-    steps, kind = summary["steps"], OPTIMIZERS.get(summary["optimizer"])
+    steps = summary["steps"]
     if steps < FEW_STEPS:
         took = "1 step" if steps == 1 else f"{steps:,} steps"
         return f"it took only {took}: try a smaller --batch-size, or more --epochs with --patience"
     if best["step"] == last["step"]:
         return "it was best at its end: try more --epochs with --patience"
-    can_be_tuned = kind is not None and kind.decays and "tuning" not in summary
+    can_be_tuned = "tuning" not in summary and not summary.get("distributed")
     tune = "--tune, or " if can_be_tuned else ""
     return f"it was best before its end: try {tune}a smaller --budget"
 

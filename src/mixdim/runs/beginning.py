@@ -13,15 +13,22 @@ from mixdim.data import Dataset
 from mixdim.models import Baseline, Model
 from mixdim.training.baselines import shrunken_biases
 from mixdim.training.evaluation import Progress
-from mixdim.training.first_order import fit_logistic, moments
+from mixdim.training.first_order import LogisticRegression, fit_logistic, moments
+from mixdim.training.group import ALONE, Group
 
 
 def begin(
-    model: Model, dataset: Dataset, *, from_baseline: bool, progress: Progress | None = None
+    model: Model,
+    dataset: Dataset,
+    *,
+    from_baseline: bool,
+    progress: Progress | None = None,
+    group: Group = ALONE,
 ) -> dict[str, Any] | None:
     """Set how numbers are standardized and, if asked for, the weights of the baseline.
 
     Returns what the logistic regression reaches, if there was one; where it diverges, weights stay at 0.
+    In a group, process 0 fits it, and the model of every process takes the rows that it holds.
     """
     first_order = model.first_order
     if first_order is not None:
@@ -32,10 +39,25 @@ def begin(
         biases = map(torch.from_numpy, shrunken_biases(dataset).biases)
         model.start_from(Baseline(dict(zip(dataset.single_valued, biases, strict=True))))
         return None
-    try:
-        fitted = fit_logistic(dataset, float(first_order.constant), progress=progress)
-    except FloatingPointError:  # `baselines_of` says so
+    fitted: list[LogisticRegression] = []
+
+    def fit() -> dict[str, Any] | None:
+        try:
+            logistic, measured = fit_logistic(dataset, float(first_order.constant), progress=progress)
+        except FloatingPointError:  # `baselines_of` says so
+            return None
+        fitted.append(logistic)
+        return {
+            "of_numbers": logistic.dense.tolist(),
+            "shift": logistic.shift.item(),
+            "measured": measured,
+        }
+
+    told = group.first(fit, ValueError, OSError)
+    if told is None:
         return None
-    logistic = fitted.model
-    model.start_from(Baseline(logistic.of_ids(), logistic.dense, logistic.shift))
-    return fitted.measured
+    of_ids = {n: torch.empty(len(found), 1, device="meta") for n, found in dataset.counts.items()}
+    for logistic in fitted:  # others have the shapes alone
+        of_ids = logistic.of_ids()
+    model.start_from(Baseline(of_ids, torch.tensor(told["of_numbers"]), torch.tensor(told["shift"])))
+    return dict(told["measured"])

@@ -18,9 +18,10 @@ from mixdim.distributed.placement import bytes_by_rank
 from mixdim.distributed.tables import tables_of
 from mixdim.layer.bags import Pooling
 from mixdim.layer.layout import Layout
-from mixdim.models import Drawn
+from mixdim.models import MODELS, Drawn, model_named
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
+from mixdim.runs.beginning import begin
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.folder import (
     CONFIG,
@@ -30,8 +31,8 @@ from mixdim.runs.folder import (
 from mixdim.runs.models import build_model, check_fits
 from mixdim.runs.summary import read_summary
 from mixdim.runs.train import begun, continued, is_finished, opening_lines, plan_of, trained_summary
+from mixdim.tasks import task_of
 from mixdim.training.evaluation import Progress, feature_to_slice_by
-from mixdim.training.options import AUTO
 
 OPTIMIZERS = ("adagrad", "sgd")
 
@@ -55,7 +56,6 @@ def train_distributed(
         if not saved.distributed:
             raise ValueError(f"{out} was started without --distributed: resume it without")
         config = continued(config, saved, out)
-    leaves_out = "first_order" not in config.model_options
     if config.data is None:
         raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
     config, dataset = resolved_for_ranks(config)
@@ -70,16 +70,32 @@ def train_distributed(
         echo(f"{out} is finished already")
         return summary
     with init() as group, begun(out, config, plan, resume=resume, overwrite=overwrite, group=group):
-        learner = _sharded(config, plan, dataset)
+        mean = task_of(dataset.task).constant_output(dataset.mean_target)
+        learner = _sharded(config, plan, dataset, mean)
         with torch.device("meta"):
             shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
         if group.rank == 0:
             for line in opening_lines(config, plan, shapes, dataset):
                 echo(line)
-            for line in _lines_about_ranks(config, plan, group.world, leaves_out=leaves_out):
-                echo(line)
+            echo(_line_about_ranks(config, plan, group.world))
+        logistic = begin(
+            learner.module,
+            dataset,
+            from_baseline=bool(config.model_options.get("from_baseline")),
+            progress=progress if group.rank == 0 else None,
+            group=group,
+        )
         summary = trained_summary(
-            learner, shapes, config, plan, dataset, out, resume=resume, progress=progress, group=group
+            learner,
+            shapes,
+            config,
+            plan,
+            dataset,
+            out,
+            resume=resume,
+            progress=progress,
+            group=group,
+            logistic=logistic,
         )
         summary["ranks"] = group.world
         if group.rank == 0:
@@ -88,30 +104,22 @@ def train_distributed(
         return summary
 
 
-def _lines_about_ranks(config: RunConfig, plan: Plan, world: int, *, leaves_out: bool) -> list[str]:
-    """What each rank holds, and what a run of one process would have that this has not."""
+def _line_about_ranks(config: RunConfig, plan: Plan, world: int) -> str:
+    """What each rank holds."""
     assert config.optimizer is not None
     most = max(held.total for held in bytes_by_rank(plan, world, optimizer=config.optimizer))
     ranks = "1 rank, which" if world == 1 else f"{world} ranks, of which each"
-    lines = [
-        f"{ranks} holds up to {format_bytes(most)} of embeddings and their {config.optimizer} state"
-    ]
-    if leaves_out and config.preset == AUTO:
-        lines.append(
-            "without first-order weights and weight decay, which there are not with --distributed: one "
-            f"process trains the same with --no-first-order --optimizer {config.optimizer}"
-        )
-    return lines
+    return f"{ranks} holds up to {format_bytes(most)} of embeddings and their {config.optimizer} state"
 
 
 def resolved_for_ranks(config: RunConfig) -> tuple[RunConfig, Dataset]:
     """Fill in what is not given, and refuse what there is not on many processes."""
     assert config.data is not None
     dataset = Dataset(config.data)
-    if config.model not in (None, "dlrm") or (config.model is None and dataset.task != "binary"):
-        raise ValueError("--distributed trains --model dlrm only")
-    if config.model_options.get("first_order"):
-        raise ValueError("--first-order is not there with --distributed: leave it out")
+    name = task_of(dataset.task).default_model if config.model is None else config.model
+    if not model_named(name).one_layer:
+        others = " or ".join(name for name, model in MODELS.items() if model.one_layer)
+        raise ValueError(f"--distributed trains --model {others}, got {name!r}")
     if config.bits not in (None, 32) or config.method is not None:
         raise ValueError("--bits and --method are not there with --distributed: leave them out")
     optimizer = config.optimizer or "adagrad"
@@ -120,26 +128,31 @@ def resolved_for_ranks(config: RunConfig) -> tuple[RunConfig, Dataset]:
             f"optimizer must be one of {', '.join(OPTIMIZERS)} with --distributed, as TorchRec has no "
             f"other for tables on a CPU, got {optimizer!r}"
         )
-    of_ranks = RunConfig.of(model="dlrm", first_order=False, optimizer=optimizer, distributed=True)
+    of_ranks = RunConfig(model=name, optimizer=optimizer, distributed=True)
     full = of_ranks.merged_with(config).resolved(dataset)
     check_fits(full, dataset)
     feature_to_slice_by(dataset, full.slice_by)
     return full, dataset
 
 
-def _sharded(config: RunConfig, plan: Plan, dataset: Dataset) -> Any:
+def _sharded(config: RunConfig, plan: Plan, dataset: Dataset, mean: float) -> Any:
     """The model on all ranks, with the first weights that a run of one process has."""
     from mixdim.distributed.embeddings import ShardableEmbeddings
     from mixdim.distributed.sharding import shard
 
-    assert config.lr is not None
-    assert config.seed is not None
-    torch.manual_seed(config.seed)
+    options = config.training_options()
+    torch.manual_seed(options.seed)
     bags = [name for name in dataset.feature_names if name not in dataset.single_valued]
 
     def layer(plan: Plan, drawn: Drawn | None, *, pooling: Pooling = "sum") -> ShardableEmbeddings:
-        assert drawn is not None
-        return ShardableEmbeddings(plan, bags=bags, pooling=pooling, **drawn._asdict())
+        how = {"init": None} if drawn is None else drawn._asdict()
+        return ShardableEmbeddings(plan, bags=bags, pooling=pooling, **how)
 
-    model = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0, layer=layer)
-    return shard(model, lr=config.lr, table_lr=config.table_lr, optimizer=config.optimizer or "adagrad")
+    model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean, layer=layer)
+    return shard(
+        model,
+        lr=options.lr,
+        table_lr=options.table_lr,
+        optimizer=options.optimizer,
+        weight_decay=options.weight_decay,
+    )

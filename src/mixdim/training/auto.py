@@ -11,7 +11,6 @@ from collections.abc import Collection
 
 from mixdim._util.arguments import whole_number
 from mixdim.tasks import task_of
-from mixdim.training.optimizers import OPTIMIZERS
 from mixdim.training.options import TrainingOptions
 
 STEPS_AN_EPOCH = 100  # at least, as long as batches are not the smallest
@@ -33,7 +32,7 @@ def auto_options(
 
     - `untrained_unknown`: features of the data whose row for unknown values no training row asks for;
       if there are any, ids become unknown by chance.
-    - `optimizer`: one that has no weight decay goes without.
+    - `optimizer`: weight decay was measured with AMSGrad, so others go without unless told.
     - `lr`: a learning rate that was said is that of all, embeddings included.
 
     >>> small, large = auto_options("binary", 40_000), auto_options("binary", 40_000_000)
@@ -41,8 +40,7 @@ def auto_options(
     ((256, 20), (4096, 1))
     """
     rows, pace = whole_number(train_rows, "train_rows"), task_of(task).pace
-    decays = optimizer in OPTIMIZERS and OPTIMIZERS[optimizer].decays
-    decays = decays and (lr is None or lr * WEIGHT_DECAY < 1)  # with more, weights would change sign
+    fits = lr is None or lr * WEIGHT_DECAY < 1  # with more, weights would change sign
     return TrainingOptions(
         optimizer,
         lr=LR if lr is None else lr,
@@ -51,7 +49,7 @@ def auto_options(
         epochs=max(pace.least_epochs, min(pace.most_epochs, pace.most_samples // rows)),
         patience=pace.patient_epochs * EVALUATIONS_PER_EPOCH,
         evaluations_per_epoch=EVALUATIONS_PER_EPOCH,
-        weight_decay=WEIGHT_DECAY if decays else 0.0,
+        weight_decay=WEIGHT_DECAY if optimizer == "amsgrad" and fits else 0.0,
         unknown_dropout=bool(untrained_unknown),
     )
 

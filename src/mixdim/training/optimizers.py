@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Optimizer, SparseAdam
 from torch.sparse import check_sparse_tensor_invariants
 
+from mixdim._util.arguments import real_number
 from mixdim.optim import MOMENTS, SparseAMSGrad
 from mixdim.planning.plan import Plan
 
 STEP = "step"
+DECAY = "decoupled_weight_decay"  # of a group of parameters; PyTorch's own weight_decay is not decoupled
 Named = list[tuple[str, nn.Parameter]]
 
 
@@ -26,14 +29,11 @@ class OptimizerKind:
       those named in `sparse` get row-sparse gradients.
     - `state`: what it keeps of a parameter, each as large as that, beside a count of steps.
     - `from_the_start`: whether it does so before the parameter's first gradient.
-    - `decays`: whether it can have a weight decay other than 0. PyTorch's have none for row-sparse
-      gradients.
     """
 
     parts: Callable[[Named, set[str], float, float], list[Optimizer]]
     state: tuple[str, ...] = ()
     from_the_start: bool = False
-    decays: bool = False
 
     @property
     def copies(self) -> int:
@@ -50,32 +50,51 @@ def _amsgrad(parameters: Named, _: set[str], lr: float, weight_decay: float) -> 
     return [SparseAMSGrad(parameters, lr=lr, weight_decay=weight_decay)]
 
 
-def _adam(parameters: Named, sparse: set[str], lr: float, _: float) -> list[Optimizer]:
+def _adam(parameters: Named, sparse: set[str], lr: float, weight_decay: float) -> list[Optimizer]:
     """PyTorch has no Adam for both kinds of gradient."""
     rows = [(name, parameter) for name, parameter in parameters if name in sparse]
     dense = [(name, parameter) for name, parameter in parameters if name not in sparse]
-    parts: list[Optimizer] = [SparseAdam(rows, lr=lr)] if rows else []
-    return [*parts, Adam(dense, lr=lr)] if dense else parts
+    parts: list[Optimizer] = [SparseAdam(_group(rows, weight_decay), lr=lr)] if rows else []
+    return [*parts, Adam(_group(dense, weight_decay), lr=lr)] if dense else parts
+
+
+def _adagrad(parameters: Named, _: set[str], lr: float, weight_decay: float) -> list[Optimizer]:
+    return [Adagrad(_group(parameters, weight_decay), lr=lr)]
+
+
+def _sgd(parameters: Named, _: set[str], lr: float, weight_decay: float) -> list[Optimizer]:
+    return [SGD(_group(parameters, weight_decay), lr=lr)]
+
+
+def _group(parameters: Named, weight_decay: float) -> list[dict[str, Any]]:
+    """One group, whose weight decay `NamedParts` applies."""
+    return [{"params": parameters, DECAY: weight_decay}]
 
 
 OPTIMIZERS = {
-    "amsgrad": OptimizerKind(_amsgrad, MOMENTS, decays=True),
+    "amsgrad": OptimizerKind(_amsgrad, MOMENTS),
     "adam": OptimizerKind(_adam, ("exp_avg", "exp_avg_sq")),
-    "adagrad": OptimizerKind(
-        lambda named, _, lr, __: [Adagrad(named, lr=lr)], ("sum",), from_the_start=True
-    ),
-    "sgd": OptimizerKind(lambda named, _, lr, __: [SGD(named, lr=lr)]),
+    "adagrad": OptimizerKind(_adagrad, ("sum",), from_the_start=True),
+    "sgd": OptimizerKind(_sgd),
 }
 
 
-def check_weight_decay(optimizer: str, weight_decay: float) -> None:
-    """Refuse a weight decay that an optimizer cannot do."""
-    if weight_decay and not OPTIMIZERS[optimizer].decays:
-        able = ", ".join(name for name, kind in OPTIMIZERS.items() if kind.decays)
+def check_weight_decay(weight_decay: float, lr: float) -> None:
+    """Refuse a weight decay with which weights would change sign, at the largest learning rate."""
+    if not 0 <= real_number(weight_decay, "weight_decay") < 1 / lr:
         raise ValueError(
-            f"weight_decay must be 0 with optimizer {optimizer!r}, as only {able} has it, "
+            f"weight_decay must be at least 0 and below 1 / learning rate = {1 / lr:g}, "
             f"got {weight_decay:g}"
         )
+
+
+@torch.no_grad()
+def decay_rows(weight: Tensor, rows: Tensor | None, factor: float) -> None:
+    """Multiply rows of a weight, of which none is named twice, or with None all of it."""
+    if rows is None:
+        weight.mul_(factor)
+    else:
+        weight.index_copy_(0, rows, weight.index_select(0, rows).mul_(factor))
 
 
 class NamedParts:
@@ -91,7 +110,11 @@ class NamedParts:
         self.kind, self.parameters, self.parts = kind, parameters, parts
 
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient, after its weight decay."""
+        for part in self.parts:
+            for group in part.param_groups:
+                if decay := group.get(DECAY, 0.0):
+                    _decay(group["params"], 1 - group["lr"] * decay)
         # Adagrad puts sparse tensors together, and PyTorch warns unless told whether to check them.
         with check_sparse_tensor_invariants(False):
             for part in self.parts:
@@ -172,23 +195,41 @@ class NamedOptimizer(NamedParts):
 
         The `weight_decay` is that of embeddings and matrices; an MLP's biases have none.
         """
-        check_weight_decay(name, weight_decay)
         for module in model.modules():
             if isinstance(plan := getattr(module, "plan", None), Plan):
                 plan.check_trained()
         kind, parameters = OPTIMIZERS[name], dict(model.named_parameters())
-        sparse, tables = sparse_parameters(model), embedding_parameters(model)
-        groups: dict[tuple[float, float], Named] = {}
-        for one, parameter in parameters.items():
-            own_lr = table_lr if table_lr is not None and one in tables else lr
-            decay = weight_decay if one in tables or parameter.dim() > 1 else 0.0
-            groups.setdefault((own_lr, decay), []).append((one, parameter))
-        parts = [
-            part
-            for (own, decay), some in groups.items()
-            for part in kind.parts(some, sparse, own, decay)
-        ]
+        parts = optimizers_of(
+            kind,
+            parameters,
+            embedding_parameters(model),
+            sparse=sparse_parameters(model),
+            lr=lr,
+            table_lr=lr if table_lr is None else table_lr,
+            weight_decay=weight_decay,
+        )
         super().__init__(kind, parameters, parts)
+
+
+def optimizers_of(
+    kind: OptimizerKind,
+    parameters: Mapping[str, nn.Parameter],
+    tables: Collection[str],
+    *,
+    sparse: set[str],
+    lr: float,
+    table_lr: float,
+    weight_decay: float,
+) -> list[Optimizer]:
+    """Make PyTorch's optimizers of all parameters, of which those in `tables` are of embeddings."""
+    groups: dict[tuple[float, float], Named] = {}
+    for name, parameter in parameters.items():
+        decay = weight_decay if name in tables or parameter.dim() > 1 else 0.0
+        rate = table_lr if name in tables else lr
+        groups.setdefault((rate, decay), []).append((name, parameter))
+    return [
+        part for (rate, decay), some in groups.items() for part in kind.parts(some, sparse, rate, decay)
+    ]
 
 
 def sparse_parameters(model: nn.Module) -> set[str]:
@@ -214,6 +255,14 @@ def embedding_parameters(model: nn.Module) -> set[str]:
     ]
     found = {id(parameter) for layer in layers for parameter in layer.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) in found}
+
+
+def _decay(parameters: Iterable[nn.Parameter], factor: float) -> None:
+    """Decay what gets a gradient: of a row-sparse one, the rows that it names."""
+    for parameter in parameters:
+        if (gradient := parameter.grad) is not None:
+            rows = gradient._indices()[0].unique() if gradient.is_sparse else None
+            decay_rows(parameter, rows, factor)
 
 
 def _check_entry(name: str, key: str, value: Any, parameter: nn.Parameter) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mixdim._util.arguments import WrongTypeError, positive_number, real_number, whole_number
+from mixdim._util.arguments import WrongTypeError, positive_number, whole_number
 from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
 
 AUTO = "auto"  # the preset that is chosen from the data
@@ -51,7 +51,7 @@ class TrainingOptions:
         positive_number(self.lr, "lr")
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")
-        self._check_weight_decay()
+        check_weight_decay(self.weight_decay, max(self.lr, self.table_lr or 0.0))
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):
             whole_number(getattr(self, name), name)
         for name in ("patience", "checkpoint_every"):
@@ -60,15 +60,6 @@ class TrainingOptions:
         whole_number(self.seed, "seed", at_least=0)
         if not isinstance(self.unknown_dropout, bool):
             raise WrongTypeError(f"unknown_dropout must be true or false, got {self.unknown_dropout!r}")
-
-    def _check_weight_decay(self) -> None:
-        most = 1 / max(self.lr, self.table_lr or 0.0)
-        if not 0 <= real_number(self.weight_decay, "weight_decay") < most:
-            raise ValueError(
-                f"weight_decay must be at least 0 and below 1 / learning rate = {most:g}, "
-                f"got {self.weight_decay:g}"
-            )
-        check_weight_decay(self.optimizer, self.weight_decay)
 
 
 # The paper's protocols. Four looks at the validation split show a learning curve within the one epoch.
