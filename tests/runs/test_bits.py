@@ -3,14 +3,14 @@
 import numpy as np
 import polars as pl
 import pytest
+from mixdim.runs.embeddings import embedding_bytes
+from mixdim.runs.trained import evaluate_run, open_for, predict_run
 
 import mixdim
 from mixdim.models import MatrixFactorization
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import read_config
-from mixdim.runs.embeddings import embedding_bytes
 from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, open_for, predict_run
 from mixdim.training import fit
 from mixdim.training.options import preset
 from small_runs import DATA, told

@@ -5,14 +5,14 @@ import json
 import polars as pl
 import pytest
 import torch
+from mixdim.runs.compressed import compress_run
+from mixdim.runs.embeddings import embedding_bytes
+from mixdim.runs.trained import evaluate_run, open_for, predict_run
 
 from mixdim.runs import compressed
-from mixdim.runs.compressed import compress_run
 from mixdim.runs.config import RunConfig
-from mixdim.runs.embeddings import embedding_bytes
 from mixdim.runs.spectrum import tables_of
 from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, open_for, predict_run
 from mixdim.tasks import task_of
 from small_runs import DATA, content, told
 from training_data import raw_bytes

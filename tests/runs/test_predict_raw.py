@@ -7,6 +7,7 @@ import tempfile
 
 import polars as pl
 import pytest
+from mixdim.runs.trained import evaluate_run, predict_raw, predict_run
 
 from commands import complaint, output
 from mixdim._util.signals import Terminated
@@ -15,7 +16,6 @@ from mixdim.data.public.movielens import prepare_movielens
 from mixdim.data.table import prepare_table
 from mixdim.runs.config import RunConfig
 from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, predict_raw, predict_run
 
 GIVEN = {
     "target": "y",

@@ -5,13 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+from mixdim.runs.trained import evaluate_run
 from small_folder import change_page, sign_again, write_small_folder
 
 from mixdim.data import Dataset
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs.config import read_config
 from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run
 from mixdim.training import CheckpointError
 from small_runs import FEW_STEPS, content, told
 from training_data import clicks, ratings, small_config

@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from mixdim.runs.trained import open_run
 
 import mixdim
 from mixdim.cli.main import run
 from mixdim.runs.config import RunConfig
 from mixdim.runs.spectrum import plans_from_run
 from mixdim.runs.train import train_run
-from mixdim.runs.trained import open_run
 from training_data import clicks, ratings
 
 

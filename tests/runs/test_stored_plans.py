@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from mixdim.runs.trained import evaluate_run, open_for
 
 import mixdim
 from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, open_for
 from small_runs import DATA, told
 from training_data import raw_bytes
 

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from mixdim.runs.trained import evaluate_run, open_run, predict_run
 
 import mixdim
 from mixdim._util.locks import alone_at_work
@@ -16,7 +17,6 @@ from mixdim.lab.synthetic.generate import (
 )
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, open_run, predict_run
 from mixdim.tasks import task_of
 from mixdim.training import CheckpointError
 from small_runs import DATA, content, told

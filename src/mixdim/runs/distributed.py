@@ -1,18 +1,11 @@
-"""A training run of many processes: a run like any other, whose folder rank 0 writes.
-
-Knows nothing about what is in the loop.
-"""
+"""What is different in a run of many processes: its options, how its model is spread. Knows no loop."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from mixdim._util.files import write_atomically
 from mixdim.data import Dataset
 from mixdim.distributed.placement import bytes_by_rank
 from mixdim.distributed.tables import tables_of
@@ -21,93 +14,15 @@ from mixdim.layer.layout import Layout
 from mixdim.models import Drawn
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
-from mixdim.runs.config import RunConfig, read_config
-from mixdim.runs.folder import (
-    CONFIG,
-    PLAN,
-    SUMMARY,
-)
-from mixdim.runs.models import build_model, check_fits
-from mixdim.runs.summary import read_summary
-from mixdim.runs.train import begun, continued, is_finished, opening_lines, plan_of, trained_summary
-from mixdim.training.evaluation import Progress, feature_to_slice_by
+from mixdim.runs.config import RunConfig
+from mixdim.runs.models import build_model
 from mixdim.training.options import AUTO
 
 OPTIMIZERS = ("adagrad", "sgd")
 
 
-def train_distributed(
-    config: RunConfig,
-    out: Path,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    echo: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """Train as the config says on all processes that torchrun started; returns the summary."""
-    from mixdim.distributed.process_group import init  # TorchRec is installed on its own
-
-    if resume and overwrite:
-        raise ValueError("give --resume or --overwrite, not both")
-    if resume and (out / CONFIG).is_file():
-        saved = read_config(out / CONFIG)
-        if not saved.distributed:
-            raise ValueError(f"{out} was started without --distributed: resume it without")
-        config = continued(config, saved, out)
-    leaves_out = "first_order" not in config.model_options
-    if config.data is None:
-        raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
-    config, dataset = resolved_for_ranks(config)
-    config.training_options()  # refuses what is wrong
-    plan = plan_of(config, dataset)
-    plan.check_trained()
-    # Refuses storages that TorchRec does not have, before there is a folder.
-    tables_of(Layout.of(plan), list(plan))
-    if resume and (out / PLAN).is_file() and Plan.load(out / PLAN) != plan:
-        raise ValueError(f"{out} was started with another plan, or other data, than there is now")
-    if resume and (out / SUMMARY).is_file() and is_finished(summary := read_summary(out), config):
-        echo(f"{out} is finished already")
-        return summary
-    with init() as group, begun(out, config, plan, resume=resume, overwrite=overwrite, group=group):
-        learner = _sharded(config, plan, dataset)
-        with torch.device("meta"):
-            shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
-        if group.rank == 0:
-            for line in opening_lines(config, plan, shapes, dataset):
-                echo(line)
-            for line in _lines_about_ranks(config, plan, group.world, leaves_out=leaves_out):
-                echo(line)
-        summary = trained_summary(
-            learner, shapes, config, plan, dataset, out, resume=resume, progress=progress, group=group
-        )
-        summary["ranks"] = group.world
-        if group.rank == 0:
-            write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + "\n")
-        group.barrier()  # nobody leaves before it is written
-        return summary
-
-
-def _lines_about_ranks(config: RunConfig, plan: Plan, world: int, *, leaves_out: bool) -> list[str]:
-    """What each rank holds, and what a run of one process would have that this has not."""
-    assert config.optimizer is not None
-    most = max(held.total for held in bytes_by_rank(plan, world, optimizer=config.optimizer))
-    ranks = "1 rank, which" if world == 1 else f"{world} ranks, of which each"
-    lines = [
-        f"{ranks} holds up to {format_bytes(most)} of embeddings and their {config.optimizer} state"
-    ]
-    if leaves_out and config.preset == AUTO:
-        lines.append(
-            "without first-order weights and weight decay, which there are not with --distributed: one "
-            f"process trains the same with --no-first-order --optimizer {config.optimizer}"
-        )
-    return lines
-
-
-def resolved_for_ranks(config: RunConfig) -> tuple[RunConfig, Dataset]:
-    """Fill in what is not given, and refuse what there is not on many processes."""
-    assert config.data is not None
-    dataset = Dataset(config.data)
+def for_ranks(config: RunConfig, dataset: Dataset) -> RunConfig:
+    """Fill in what many processes have otherwise, and refuse what there is not on them."""
     if config.model not in (None, "dlrm") or (config.model is None and dataset.task != "binary"):
         raise ValueError("--distributed trains --model dlrm only")
     if config.model_options.get("first_order"):
@@ -121,13 +36,32 @@ def resolved_for_ranks(config: RunConfig) -> tuple[RunConfig, Dataset]:
             f"other for tables on a CPU, got {optimizer!r}"
         )
     of_ranks = RunConfig.of(model="dlrm", first_order=False, optimizer=optimizer, distributed=True)
-    full = of_ranks.merged_with(config).resolved(dataset)
-    check_fits(full, dataset)
-    feature_to_slice_by(dataset, full.slice_by)
-    return full, dataset
+    return of_ranks.merged_with(config)
 
 
-def _sharded(config: RunConfig, plan: Plan, dataset: Dataset) -> Any:
+def check_shardable(plan: Plan) -> None:
+    """Refuse a plan with storages that TorchRec does not have."""
+    plan.check_trained()
+    tables_of(Layout.of(plan), list(plan))
+
+
+def lines_about_ranks(config: RunConfig, plan: Plan, world: int) -> list[str]:
+    """What each rank holds, and what a run of one process would have that this has not."""
+    assert config.optimizer is not None
+    most = max(held.total for held in bytes_by_rank(plan, world, optimizer=config.optimizer))
+    ranks = "1 rank, which" if world == 1 else f"{world} ranks, of which each"
+    lines = [
+        f"{ranks} holds up to {format_bytes(most)} of embeddings and their {config.optimizer} state"
+    ]
+    if config.preset == AUTO:
+        lines.append(
+            "without first-order weights and weight decay, which there are not with --distributed: one "
+            f"process trains the same with --no-first-order --optimizer {config.optimizer}"
+        )
+    return lines
+
+
+def sharded(config: RunConfig, plan: Plan, dataset: Dataset) -> Any:
     """The model on all ranks, with the first weights that a run of one process has."""
     from mixdim.distributed.embeddings import ShardableEmbeddings
     from mixdim.distributed.sharding import shard

@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 
 from mixdim.runs.config import RunConfig
+from mixdim.runs.plans import plan_of
 from mixdim.runs.sweeps.best_by_method import best_by_method
 from mixdim.runs.sweeps.comparison import bytes_of, comparison, run_comparison
 from mixdim.runs.sweeps.recommend import recommend, train_command
 from mixdim.runs.sweeps.table import comparison_table
-from mixdim.runs.train import plan_of
 from report_records import finished
 from training_data import clicks, ratings
 

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from mixdim.runs.trained import evaluate_run
 
 from mixdim.data import Dataset
 from mixdim.lab.synthetic.generate import generate_movielens_like
@@ -27,7 +28,6 @@ from mixdim.runs.sweeps.sweep import (
 )
 from mixdim.runs.sweeps.worker import Worker
 from mixdim.runs.train import plan_of, train_run
-from mixdim.runs.trained import evaluate_run
 from mixdim.training import Checkpoints
 from sweep_runs import ALONE, endless, results, runs_of, timeless, told, wait_for
 from training_data import clicks, ratings
