@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from mixdim.data.dense_rules import LIMIT, DenseRule
 from mixdim.data.folder import SPLITS, Meta, vocabulary_file
 from mixdim.models import Model
 from mixdim.planning.budget import format_bytes
+from mixdim.planning.plan import Plan
 from mixdim.runs.predict import PredictBatch, outputs_of_file
 from mixdim.serving.exporting import export
 from mixdim.serving.onnx_file import files_of
@@ -38,24 +40,27 @@ def export_run(
     out: Path,
     dataset: Dataset,
     *,
-    format: str | None = None,
-    bits: int | None = None,
-    unknown: str = "clip",
-    weights: str = "best",
-    overwrite: bool = False,
-) -> Model:
-    """Write a run's model for other runtimes, and beside it its vocabularies; returns the model."""
+    bits: int | None,
+    format: str | None,
+    unknown: str,
+    weights: str,
+    split: str,
+    overwrite: bool,
+    progress: Progress | None,
+    echo: Callable[[str], None] | None,
+) -> None:
+    """Write a run's model for other runtimes, and beside it its vocabularies; tell `echo` of it."""
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if unknown not in UNKNOWN:
         raise ValueError(f"unknown must be {' or '.join(UNKNOWN)}, got {unknown!r}")
-    side = vocabulary_path(out)
+    side, own = vocabulary_path(out), run.plan.least_bits
     for path in (out, side):
         if follow_links(path).exists() and not overwrite:
             raise FileExistsError(f"{path} exists already; --overwrite replaces it")
-    own = run.plan.least_bits
     if bits is not None and own < 32 and check_bits(bits) != own:
         raise ValueError(f"{run.path} is quantized to {own} bits already, so bits cannot be {bits}")
-    loaded = run.load(dataset, weights)
-    features = dataset.meta.features
+    loaded, features = run.load(dataset, weights), dataset.meta.features
     with written_atomically(side) as temporary:
         temporary.write_text(json.dumps(vocabularies(dataset)), encoding="utf-8")
         export(
@@ -74,48 +79,32 @@ def export_run(
                 "mixdim": mixdim.__version__,
             },
         )
-    return loaded.model
-
-
-def check_split(split: str) -> None:
-    """Refuse what is no split, before anything is written."""
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-
-
-def look_at(
-    out: Path,
-    run: Run,
-    model: Model,
-    dataset: Dataset,
-    *,
-    split: str,
-    format: str | None,
-    bits: int | None,
-    progress: Progress | None,
-    echo: Callable[[str], None],
-) -> None:
-    """Say of an export, line by line: its bytes, the loss before and after, the time of an answer."""
-    for path in (*files_of(out), vocabulary_path(out)):
-        echo(f"{path}: {format_bytes(path.stat().st_size)}")
-    bits = bits or run.plan.least_bits
-    blocks = run.plan.quantized(bits).blocks
-    kinds = {block.storage.kind for block in blocks if block.dim and block.storage.is_trained}
-    if bits < 32 and kinds:
-        echo(f"not quantized: blocks stored as {', '.join(sorted(kinds))}")
+    if echo is None:
+        return
+    for line in _sizes(out, run.plan, bits or own):
+        echo(line)
     format = format or out.suffix.removeprefix(".")
     predict = pt2_opener(out, dataset) if format == "pt2" else onnx_opener(out)
     if dataset.splits[split][1] > dataset.splits[split][0]:
         assert run.config.batch_size is not None
         size = min(run.config.batch_size, 4096)
-        before, after = _losses(model, predict, dataset, split, size, progress)
+        before, after = _losses(loaded.model, predict, dataset, split, size, progress)
         words = task_of(dataset.task).objective_words
         echo(f"{words} on {split}: {before:.6f} before, {after:.6f} after ({after - before:+.1e})")
     with threads(1):
         for number in LOOKS:
-            batch = batch_of(dataset, number)
-            timing = measure({out.name: lambda batch=batch: predict(batch)})[out.name]  # type: ignore[misc]
+            timing = measure({"": partial(predict, batch_of(dataset, number))})[""]
             echo(f"batch of {number}: {timing} of one processor")
+
+
+def _sizes(out: Path, plan: Plan, bits: int) -> Iterator[str]:
+    """What was written, in bytes, and what of the plan was not quantized."""
+    for path in (*files_of(out), vocabulary_path(out)):
+        yield f"{path}: {format_bytes(path.stat().st_size)}"
+    blocks = plan.quantized(bits).blocks
+    kinds = {block.storage.kind for block in blocks if block.dim and block.storage.is_trained}
+    if bits < 32 and kinds:
+        yield f"not quantized: blocks stored as {', '.join(sorted(kinds))}"
 
 
 def vocabulary_path(model: Path) -> Path:

@@ -19,6 +19,7 @@ from mixdim._util.files import make_folder, write_atomically
 from mixdim._util.locks import alone_at_work
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig, read_config
+from mixdim.runs.resolution import check_resolved
 from mixdim.training.group import Group
 
 CONFIG, PLAN, JOURNAL, SUMMARY = "config.toml", "plan.json", "metrics.jsonl", "summary.json"
@@ -75,6 +76,16 @@ def remove_unfinished(out: Path) -> None:
     for name in (CONFIG, PLAN, TUNING, SUMMARY):
         for left in out.glob(f".{name}.*"):
             left.unlink(missing_ok=True)
+
+
+def saved_config(path: Path) -> RunConfig:
+    """The config of a run that was started: it has every option."""
+    config = read_config(path / CONFIG)
+    try:
+        check_resolved(config)
+    except ValueError as error:
+        raise ValueError(f"{path / CONFIG}: {error}") from None
+    return config
 
 
 def is_run(path: Path) -> bool:

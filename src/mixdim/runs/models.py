@@ -6,7 +6,7 @@ The folder of a run keeps the weights that were trained; quantizing them again g
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from mixdim.runs.config import RunConfig
 
 WEIGHTS = ("best", "last")
+
+
+class Loaded(NamedTuple):
+    """A run's model, and the step that its weights are of."""
+
+    model: Model
+    step: int
 
 
 def facts_of(dataset: Dataset) -> Facts:
@@ -90,8 +97,8 @@ def begin(
 
 def read_model(
     path: Path, config: RunConfig, plan: Plan, weights: str = "best", *, num_dense: int
-) -> tuple[Model, int]:
-    """Read a run's model, with its "best" or "last" weights as they were trained, and their step."""
+) -> Loaded:
+    """Read a run's model back, with its "best" or "last" weights as they were trained."""
     if weights not in WEIGHTS:
         raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
     model = build_model(config, plan.trainable(), num_dense=num_dense, mean=0.0)  # mean: a weight too
@@ -105,7 +112,7 @@ def read_model(
     else:
         chosen = newest
     load_weights(model, chosen)
-    return model, chosen.step
+    return Loaded(model, chosen.step)
 
 
 def as_served(model: Model, plan: Plan) -> Model:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from mixdim.data import Dataset
 from mixdim.planning.budget import parse_bytes
@@ -55,6 +57,16 @@ def check_servable(plan: Plan) -> None:
 def check_features(plan: Plan, dataset: Dataset, owner: str) -> None:
     """Refuse data whose features are not those of a plan."""
     check_rows({feature.name: feature.rows for feature in plan.features}, dataset, owner)
+
+
+def check_vocabulary(summary: Mapping[str, Any], dataset: Dataset, owner: Path) -> None:
+    """Refuse data whose ids or numbers mean other values than those a finished run learned."""
+    if summary.get("vocabulary_fingerprint") != dataset.vocabulary_fingerprint:
+        raise ValueError(
+            f"the ids of {dataset.path} come from another vocabulary than those {owner} was trained "
+            "with, or its numbers from other dense rules, so they mean other values: "
+            "mixdim prepare ... --vocabulary-of prepares rows with the same"
+        )
 
 
 def check_rows(planned: Mapping[str, int], dataset: Dataset, owner: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mixdim._util.lazy import import_later
 from mixdim._util.signals import signals_as_exceptions
@@ -12,16 +12,15 @@ from mixdim.data import Dataset
 from mixdim.models import Model
 from mixdim.planning.bands import Bands
 from mixdim.planning.plan import Plan
-from mixdim.runs.config import RunConfig, read_config
-from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, begun, check_folder
-from mixdim.runs.models import as_served, read_model
-from mixdim.runs.plans import check_features
+from mixdim.runs.config import RunConfig
+from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, begun, check_folder, saved_config
+from mixdim.runs.models import Loaded, as_served, read_model
+from mixdim.runs.plans import check_features, check_vocabulary
 from mixdim.runs.progress import shown
-from mixdim.runs.resolution import check_resolved
 from mixdim.runs.summary import read_curve, read_summary
 from mixdim.runs.train import (
-    check_group,
     Planned,
+    check_group,
     continued,
     is_finished,
     memory_line,
@@ -38,34 +37,23 @@ if TYPE_CHECKING:
     from mixdim.runs.compress import CompressedRun
     from mixdim.runs.predict import Predictions
 
-import_later(
-    globals(),
-    **{name: f"mixdim.runs.{name}" for name in ("compress", "export", "predict")},
-)
+import_later(globals(), **{name: f"mixdim.runs.{name}" for name in ("compress", "export", "predict")})
 
 Data = Dataset | Path | str
 Echo = Callable[[str], None]
 Show = Progress | bool | None  # True: bars, as the commands have them
 
 
-class Loaded(NamedTuple):
-    """A run's model, and the step that its weights are of."""
-
-    model: Model
-    step: int
-
-
 class Run:
-    """A training run and its folder: all that `mixdim train`, `evaluate`, `predict`, ... do.
+    """A training run and its folder: what the commands `train`, `evaluate`, `predict`, ... do.
 
-    `create` makes a new one, `open` reads one back. `config` has all options, `plan` is how the
-    embeddings are served. What is wrong raises what the commands say in a line: a ValueError, an OSError
-    or, of the training itself, a FloatingPointError. A first Ctrl-C in `train` raises
-    `mixdim.training.Stopped` after a checkpoint, from which `train(resume=True)` goes on.
+    `create` plans a new one, `open` reads one back. `config` has all options, `plan` is how the
+    embeddings are served. Wrong input raises what a command prints as its line, a ValueError or an
+    OSError; a training that diverges raises a FloatingPointError. Ctrl-C in `train` raises
+    `mixdim.training.Stopped` once a checkpoint is written; `train(resume=True)` continues from it.
 
-    Every `progress` takes True for bars, or a function of stage, rows done, rows in all, and a note;
-    every `echo` a function such as `print`, for the lines of the commands. Where `data` is not given, it
-    is what the run was trained with.
+    `progress` is True for bars, or a function of stage, rows done, rows in total and a note; `echo` is a
+    function such as `print` that gets the lines of the command. `data` defaults to the run's own.
 
     >>> import tempfile
     >>> from mixdim.lab.synthetic.generate import generate_movielens_like
@@ -84,10 +72,6 @@ class Run:
     >>> small.bytes_after <= small.bytes_before / 2
     True
     """
-
-    path: Path
-    config: RunConfig
-    plan: Plan
 
     def __init__(self, path: Path, config: RunConfig, plan: Plan) -> None:
         self.path, self.config, self.plan = path, config, plan
@@ -108,10 +92,10 @@ class Run:
         resume: bool = False,
         **options: Any,
     ) -> Run:
-        """Plan a run with these options, whose folder will be `out`: `train` makes it and begins.
+        """Plan a run with these options, and check it; `train` makes its folder `out`.
 
-        Options by name go before those of `config`. With `overwrite`, `train` replaces the run in `out`;
-        with `resume` that run is opened, if there is one, and options must be as when it was started:
+        Options by name override those of `config`. With `overwrite`, `train` replaces the run in `out`.
+        With `resume`, a run that is in `out` is opened; its options are those it was started with, and
         only `epochs`, `patience` and `checkpoint_every` may change.
         """
         given = config if isinstance(config, RunConfig) else RunConfig.of(**(config or {}))
@@ -119,13 +103,13 @@ class Run:
         if resume and overwrite:
             raise ValueError("give --resume or --overwrite, not both")
         if resume and (out / CONFIG).is_file():
-            given = continued(given, _read_config(out), out)
+            given = continued(given, saved_config(out), out)
             if (out / PLAN).is_file():  # not if it was killed before
                 return cls(out, given, Plan.load(out / PLAN))
         if resume and given.data is None:
             raise ValueError(f"{out} holds no run to resume")
-        check_folder(out, resume=resume, overwrite=overwrite)
         new = planned(given)
+        check_folder(out, resume=resume, overwrite=overwrite)
         run = cls(out, new.config, new.plan)
         run._new, run._overwrites = new, overwrite
         return run
@@ -137,7 +121,7 @@ class Run:
         for name in (CONFIG, PLAN):
             if not (path / name).is_file():
                 raise FileNotFoundError(f"{path} is not a run: it has no {name}")
-        return cls(path, _read_config(path), Plan.load(path / PLAN))
+        return cls(path, saved_config(path), Plan.load(path / PLAN))
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -161,23 +145,22 @@ class Run:
         known_baselines: Mapping[str, Baselines] | None = None,
         tuned: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Train to the end, measure, and return the summary; with `resume` go on where it stopped.
+        """Train to the end, measure, and return the summary; with `resume`, continue what is there.
 
-        - `group`: with the option `distributed`, the processes that all call this: that of
-          `mixdim.distributed.init()`. Process 0 speaks and writes.
-        - `known_baselines`: measured before, by the fingerprint of their data: they are not made again.
-        - `tuned`: what was tried to find the weight decay; the summary repeats it.
+        - `group`: of a run with the option `distributed`, the group of `mixdim.distributed.init()`; all
+          its processes call this, and process 0 writes.
+        - `known_baselines`: baselines that were measured before, by the fingerprint of their data.
+        - `tuned`: what was tried to find the weight decay, for the summary.
         """
         check_group(self.path, self.config, group)
-        speaks, new = group.rank == 0, self._new
-        say = echo if echo is not None and speaks else _be_silent
+        speaks, new, summary = group.rank == 0, self._new, self.summary
         if new is None:
             if not resume:  # says what to do
                 check_folder(self.path, resume=False, overwrite=False)
-            summary = self.summary
             new = planned_again(self.path, self.config, self.plan, summary)
             if summary is not None and is_finished(summary, new.config):
-                say(f"{self.path} is finished already")
+                if echo is not None and speaks:
+                    echo(f"{self.path} is finished already")
                 return summary
         resume = resume and not self._overwrites
         how: Any = {"resume": resume, "overwrite": self._overwrites, "group": group}
@@ -194,7 +177,7 @@ class Run:
                 resume=resume,
                 group=group,
                 progress=show,
-                echo=say,
+                echo=echo,
                 notes=memory,
                 known_baselines=known_baselines or {},
                 tuned=tuned,
@@ -207,30 +190,24 @@ class Run:
         """Open a prepared folder."""
         if isinstance(data, Dataset):
             return data
-        if data is None:
-            data = self.config.data
-            if data is None or not Path(data).is_dir():
-                raise FileNotFoundError(
-                    f"the data that {self.path} was trained with is not at {data}: say where with --data"
-                )
-        return Dataset(data)
+        own = self.config.data
+        if data is None and (own is None or not Path(own).is_dir()):
+            raise FileNotFoundError(
+                f"the data that {self.path} was trained with is not at {own}: say where with --data"
+            )
+        return Dataset(data or own or "")
 
     def load(self, dataset: Dataset, weights: str = "best", *, served: bool = True) -> Loaded:
         """Read the model back, having checked that the ids of the data mean what it learned."""
         if self._new is not None:
             raise ValueError(f"{self.path} is not trained yet: call train() first")
         check_features(self.plan, dataset, str(self.path))
-        summary, meaning = self.summary, dataset.vocabulary_fingerprint
-        if summary is not None and summary.get("vocabulary_fingerprint") != meaning:
-            raise ValueError(
-                f"the ids of {dataset.path} come from another vocabulary than those {self.path} was "
-                "trained with, or its numbers from other dense rules, so they mean other values: "
-                "mixdim prepare ... --vocabulary-of prepares rows with the same"
-            )
+        if (summary := self.summary) is not None:
+            check_vocabulary(summary, dataset, self.path)
         if self._trained is not None and weights == "best" and (served or self.plan.is_trained):
             return self._trained
-        model, step = read_model(self.path, self.config, self.plan, weights, num_dense=dataset.num_dense)
-        return Loaded(as_served(model, self.plan) if served else model, step)
+        found = read_model(self.path, self.config, self.plan, weights, num_dense=dataset.num_dense)
+        return Loaded(as_served(found.model, self.plan), found.step) if served else found
 
     def model(self, weights: str = "best", served: bool = True, *, data: Data | None = None) -> Model:
         """The model with its "best" or "last" weights, as the plan serves it or as it was trained."""
@@ -261,8 +238,8 @@ class Run:
                 slice_by=slice_by or self.config.slice_by,
                 progress=show,
             )
-        place = {"run": str(self.path), "weights": weights, "step": loaded.step, "split": split}
-        return {**place, **metrics}
+        about = {"run": str(self.path), "weights": weights, "step": loaded.step, "split": split}
+        return {**about, **metrics}
 
     def predict(
         self,
@@ -277,23 +254,19 @@ class Run:
         separator: str | None = None,
         progress: Show = None,
     ) -> Predictions:
-        """Write what the model says of rows to `out`, as Parquet; returns how many they are.
+        """Write predictions to the Parquet file `out`; returns the number of rows.
 
-        Columns: `row`, `prediction` (a probability if targets are clicks, otherwise a rating) and, where
-        it is known, `target`.
+        Columns: `row`, `prediction` (a probability if targets are clicks, else a rating) and `target`.
 
-        - `source`: a prepared folder, of which the rows of `split` ("test" if not given) are predicted,
-          by their number in it; or a raw file as the data was prepared from, with or without a target,
-          of which all rows are, counted from 0 without its header.
-        - `data`, `max_bad`, `encoding`, `separator`: for a raw file: the folder whose ids it has, how
-          many malformed rows to skip, and how a table is written, if otherwise than its data was.
+        - `source`: a prepared folder, for the rows of `split` (default "test"); or a raw file in the
+          format of the data, for all its rows, counted from 0 without the header. It may lack targets.
+        - `data`, `max_bad`, `encoding`, `separator`: for a raw file only: the folder that has its ids,
+          how many malformed rows to skip, and how a table is written if not as the run's data was.
         """
         with shown(progress, unit="samples") as show:
             if isinstance(source, Dataset) or (Path(source) / "meta.json").is_file():
-                dataset, split = self.dataset(source), split or "test"
-                return predict.predict_split(
-                    self, dataset, Path(out), split=split, weights=weights, progress=show
-                )
+                how: Any = {"split": split or "test", "weights": weights, "progress": show}
+                return predict.predict_split(self, self.dataset(source), Path(out), **how)
             if split is not None:
                 raise ValueError("--raw predicts all rows of a file: leave --split out")
             return predict.predict_raw(
@@ -326,22 +299,24 @@ class Run:
 
         - `bits`: 8 or 4 quantize the embeddings; as the run, if not given.
         - `format`: "onnx" or "pt2"; as `out` ends, if not given.
-        - `unknown`: what ids that are no rows do: "clip" to the unknown id, or "refuse".
-        - `echo`: gets bytes, the loss on `split` before and after, and how long an answer takes; nothing
-          of it is measured if not given.
+        - `unknown`: ids that are no rows are clipped to the unknown id ("clip") or an error ("refuse").
+        - `echo`: gets bytes, the loss on `split` before and after, and the time of an answer; without
+          it, nothing is measured.
         """
-        out = Path(out)
-        export.check_split(split)
         with signals_as_exceptions(), shown(progress, unit="samples") as show:
-            dataset = self.dataset(data)
-            written: dict[str, Any] = {"format": format, "bits": bits}
-            model = export.export_run(
-                self, out, dataset, unknown=unknown, weights=weights, overwrite=overwrite, **written
+            export.export_run(
+                self,
+                Path(out),
+                self.dataset(data),
+                bits=bits,
+                format=format,
+                unknown=unknown,
+                weights=weights,
+                split=split,
+                overwrite=overwrite,
+                progress=show,
+                echo=echo,
             )
-            if echo is not None:
-                export.look_at(
-                    out, self, model, dataset, split=split, progress=show, echo=echo, **written
-                )
 
     def compress(
         self,
@@ -357,9 +332,9 @@ class Run:
     ) -> CompressedRun:
         """Fit smaller embeddings to the learned ones, without training, as a run of its own in `out`.
 
-        - `budget` of the embeddings: bytes such as "4MB", or a share such as "1/8" of what they take.
-        - `bits`: 8 or 4 quantize them too.
-        - `bands` a feature at most; `by_loss`: directions count by how much the loss feels them.
+        - `budget` of the embeddings: bytes such as "4MB", or a share such as "1/8" of their bytes.
+        - `bits`: 8 or 4 quantize the embeddings too. `bands`: at most so many for each feature.
+        - `by_loss`: directions count by how much the loss depends on them; else all alike.
         """
         with shown(progress, unit="samples") as show:
             return compress.compress_run(
@@ -373,17 +348,3 @@ class Run:
                 overwrite=overwrite,
                 progress=show,
             )
-
-
-def _read_config(path: Path) -> RunConfig:
-    """The config of a run that was started: it has every option."""
-    config = read_config(path / CONFIG)
-    try:
-        check_resolved(config)
-    except ValueError as error:
-        raise ValueError(f"{path / CONFIG}: {error}") from None
-    return config
-
-
-def _be_silent(line: str) -> None:
-    pass

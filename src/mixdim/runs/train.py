@@ -127,7 +127,7 @@ def train(
     resume: bool,
     group: Group,
     progress: Progress | None,
-    echo: Echo,
+    echo: Echo | None,
     notes: Sequence[str],
     known_baselines: Mapping[str, Baselines],
     tuned: Mapping[str, Any] | None,
@@ -137,7 +137,7 @@ def train(
     if tuned is not None and group.rank == 0:
         write_atomically(out / TUNING, json.dumps(tuned, indent=2) + "\n")
     start = _sharded_start(run, group) if config.distributed else _start(run, progress)
-    if group.rank == 0:
+    if echo is not None and group.rank == 0:
         for line in (*_opening_lines(run, start.model), *start.lines, *notes):
             echo(line)
     trainer = Trainer(
@@ -201,8 +201,8 @@ def _measured_as_served(
     steps = {which: summary["validation"][which]["step"] for which in ("best", "last")}
     of_step = {steps["best"]: model}
     if steps["last"] not in of_step:
-        last, _ = read_model(out, config, plan, "last", num_dense=dataset.num_dense)
-        of_step[steps["last"]] = as_served(last, plan)
+        last = read_model(out, config, plan, "last", num_dense=dataset.num_dense)
+        of_step[steps["last"]] = as_served(last.model, plan)
     measured: dict[str, Any] = {"embedding_bytes": embedding_bytes(model)}
     for split in ("validation", "test"):
         metrics = {
