@@ -25,7 +25,7 @@ import mixdim.data
 from mixdim.data import Batch
 from mixdim.runs.baseline_report import baselines_line
 from mixdim.runs.config import RunConfig
-from mixdim.runs.train import train_run
+from mixdim.runs.run import Run
 from mixdim.training.baselines import baselines_of
 from mixdim.training.first_order import moments
 
@@ -79,14 +79,15 @@ def main() -> None:
         config = RunConfig(data=path, preset=preset, temperature=0.3, base_dim=16)
         with TemporaryDirectory() as folder:
             out, known = Path(folder) / "run", {dataset.fingerprint: dict[str, Any]()}
-            run, seconds, cpu = timed(partial(train_run, config, out, known_baselines=known))
+            run = Run.create(out, config)
+            summary, seconds, cpu = timed(partial(run.train, known_baselines=known))
         found, own_seconds, own_cpu = timed(partial(baselines_of, dataset))
         print(f"{path}: {dataset}")
-        print(f"  run {seconds:.1f} s ({cpu:.1f} s of CPU), {run.summary['epochs_run']} epochs")
+        print(f"  run {seconds:.1f} s ({cpu:.1f} s of CPU), {summary['epochs_run']} epochs")
         print(
             f"  baselines {own_seconds:.1f} s ({own_cpu:.1f} s of CPU), {own_cpu / cpu:.1%} of the run"
         )
-        print(f"  {baselines_line([{**run.summary, 'baselines': found}])}")
+        print(f"  {baselines_line([{**summary, 'baselines': found}])}")
         if dataset.task == "binary" and len(dataset.single_valued) == len(dataset.feature_names):
             print(f"  logistic regression to the end: {converged_losses(dataset)[1]:.4f}", flush=True)
 

@@ -45,16 +45,12 @@ def synthetic() -> Tables:
 
 def of_run(path: Path) -> Tables:
     """What a run learned, with ids in no order."""
-    from mixdim.data import Dataset
-    from mixdim.runs.config import read_config
-    from mixdim.runs.spectrum import tables_of
-    from mixdim.runs.trained import open_for
+    from mixdim.runs.models import tables_of
+    from mixdim.runs.run import Run
 
-    data = read_config(path / "config.toml").data
-    assert data is not None
-    dataset, rng = Dataset(data), np.random.default_rng(0)
-    tables = {}
-    for name, table in tables_of(open_for(path, dataset).model).items():
+    run, rng = Run.open(path), np.random.default_rng(0)
+    dataset, tables = run.dataset(), {}
+    for name, table in tables_of(run.model()).items():
         order = rng.permutation(len(table))
         tables[name] = table[order], np.asarray(dataset.counts[name])[order]
     return tables

@@ -38,7 +38,7 @@ from mixdim.planning.budget import BudgetTooSmallError
 from mixdim.planning.from_tables import choose
 from mixdim.planning.trained_table import TrainedTable
 from mixdim.runs.config import RunConfig
-from mixdim.runs.train import train_run
+from mixdim.runs.run import Run
 from mixdim.training import evaluate
 
 FACTORS = (4, 8, 16, 32, 64)
@@ -64,7 +64,9 @@ def trained(data: str, seed: int, epochs: int) -> DLRM:
         seed=seed,
     )
     with TemporaryDirectory() as folder:
-        model = train_run(config, Path(folder) / "run", known_baselines=known).model
+        run = Run.create(Path(folder) / "run", config)
+        run.train(known_baselines=known)
+        model = run.model()
     assert isinstance(model, DLRM)
     return model
 

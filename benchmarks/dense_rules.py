@@ -19,7 +19,7 @@ import polars as pl
 from mixdim.data.public.criteo import CATEGORICAL, DENSE
 from mixdim.data.table import prepare_table
 from mixdim.runs.config import RunConfig
-from mixdim.runs.train import train_run
+from mixdim.runs.run import Run
 
 METRICS = ("log_loss", "auc")
 
@@ -81,7 +81,7 @@ def _test(data: Path, seed: int, out: Path, known: dict[str, Any]) -> list[float
         patience=3,
         seed=seed,
     )
-    summary = train_run(config, out, known_baselines=known).summary
+    summary = Run.create(out, config).train(known_baselines=known)
     known[summary["data_fingerprint"]] = summary["baselines"]
     return [summary["test"]["best"][name] for name in METRICS]
 

@@ -23,7 +23,7 @@ from mixdim._util.text import align
 from mixdim.data.inspect import inspect
 from mixdim.lab.synthetic.generate import generate_criteo_like, generate_realistic_clicks
 from mixdim.runs.config import RunConfig
-from mixdim.runs.train import train_run
+from mixdim.runs.run import Run
 from mixdim.tasks.metrics import auc
 
 WIDTH, SHARE = 16, 8
@@ -98,8 +98,8 @@ def test_loss(dataset: mixdim.data.Dataset, plan: mixdim.Plan, seed: int) -> flo
     with TemporaryDirectory() as folder:
         plan.save(Path(folder) / "plan.json")
         asked = RunConfig(data=str(dataset.path), plan=f"{folder}/plan.json", seed=seed)
-        run = train_run(asked.merged_with(PROTOCOL), Path(folder) / "run")
-        return float(run.summary["test"]["best"]["log_loss"])
+        summary = Run.create(Path(folder) / "run", asked.merged_with(PROTOCOL)).train()
+        return float(summary["test"]["best"]["log_loss"])
 
 
 def facts_of(folder: Path, seeds: int) -> dict[str, str]:

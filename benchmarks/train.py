@@ -25,10 +25,10 @@ import mixdim
 import mixdim.data
 from interleaved import MOST_OTHERS, arguments, cpu_seconds_of_others, machine_facts
 from mixdim._util.text import align
-from mixdim.cli.progress import progress_bars
 from mixdim.lab.synthetic.generate import generate_criteo_like
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS, scaled_cardinalities
 from mixdim.models import DLRM
+from mixdim.runs.progress import progress_bars
 from mixdim.training import preset
 
 SCALE, BATCH_SIZE, BATCHES_IN_MEMORY = 0.1, 4096, 8

@@ -15,7 +15,7 @@ from mixdim.data import Dataset
 from mixdim.lab.synthetic.generate import generate_criteo_like, generate_movielens_like
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model
-from mixdim.runs.train import plan_of
+from mixdim.runs.plans import plan_of
 from mixdim.tasks import task_of
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mixdim-tests-"))

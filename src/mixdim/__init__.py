@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mixdim.planning.from_tables import spectral_plan
     from mixdim.planning.plan import Plan
     from mixdim.planning.sizing import power_law_dims
+    from mixdim.runs.run import Run
     from mixdim.serving.exporting import export
     from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
     from mixdim.training.fitting import fit
@@ -57,6 +58,7 @@ else:  # a type checker would take any name for one that is there
             "QuotientRemainder": "storages",
             "Robe": "storages",
             "Rows": "storages",
+            "Run": "runs.run",
             "SparseAMSGrad": "optim",
             "UnknownFeatureError": "planning.feature",
             "clip_grad_norm_": "optim",
@@ -94,6 +96,7 @@ __all__ = [
     "QuotientRemainder",
     "Robe",
     "Rows",
+    "Run",
     "SparseAMSGrad",
     "UnknownFeatureError",
     "clip_grad_norm_",

@@ -11,8 +11,8 @@ from commands import output
 from mixdim.cli.main import run
 from mixdim.runs.config import read_config
 from mixdim.runs.sweeps.records import read_records
-from mixdim.runs.train import train_run
 from resumed_runs import Kill, Killer, everything
+from small_runs import trained as train
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -65,7 +65,7 @@ def test_it_begins_as_its_baseline_and_goes_on_after_a_kill_with_the_same_bytes(
     config = read_config(out / "config.toml")
     assert config.model_options["from_baseline"]
     said, calls = [], Killer()
-    train_run(config, tmp_path / "whole", progress=calls, echo=said.append)
+    train(config, tmp_path / "whole", progress=calls, echo=said.append)
     assert f"{name}: " in said[0]
     assert "first-order weights, which no budget counts" in said[0]
     assert any("begins as its baseline" in line for line in said)
@@ -73,8 +73,8 @@ def test_it_begins_as_its_baseline_and_goes_on_after_a_kill_with_the_same_bytes(
     assert whole == everything(out)
     for at in (calls.calls // 2, calls.calls - 3):
         with pytest.raises(Kill):
-            train_run(config, tmp_path / "killed", progress=Killer(at), overwrite=True)
-        train_run(config, tmp_path / "killed", resume=True)
+            train(config, tmp_path / "killed", progress=Killer(at), overwrite=True)
+        train(config, tmp_path / "killed", resume=True)
         assert everything(tmp_path / "killed") == whole
 
 

@@ -13,7 +13,7 @@ import pytest
 import mixdim
 from mixdim._util.arguments import WrongTypeError
 from mixdim.cli.main import run
-from mixdim.cli.progress import progress_bars
+from mixdim.runs.progress import progress_bars
 
 pytestmark = pytest.mark.usefixtures("usual_signals")
 

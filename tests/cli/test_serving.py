@@ -123,7 +123,7 @@ def test_what_is_there_stays_and_a_refused_export_leaves_nothing(capsys, tmp_pat
         (("--format", "tflite"), "format must be onnx or pt2, got 'tflite'"),
         (("--split", "dev"), "split must be one of train, validation, test, got 'dev'"),
         (("--data", clicks().path), "has other features than"),
-        (("--data", tmp_path / "nowhere"), "nowhere: give --data"),
+        (("--data", tmp_path / "nowhere"), "nowhere is not a prepared folder"),
     ]:
         assert message in complaint(capsys, *export, *more)
         assert list(tmp_path.iterdir()) == []
@@ -138,7 +138,7 @@ def test_what_is_there_stays_and_a_refused_export_leaves_nothing(capsys, tmp_pat
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mixdim.runs.exported.export", stopped)
+    monkeypatch.setattr("mixdim.runs.export.export", stopped)
     output(capsys, "export", runs / "mf", "--out", tmp_path / "second.onnx", code=130)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 

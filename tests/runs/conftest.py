@@ -6,16 +6,15 @@ import pytest
 
 from mixdim.runs.report.findings import Finding
 from mixdim.runs.sweeps import worker
-from mixdim.runs.train import train_run
 from report_pages import PIXEL, SQUARE
-from small_runs import told
+from small_runs import told, trained
 
 worker.PRELOAD.append("unsynced")
 
 
 @pytest.fixture
 def mf_run(tmp_path):
-    train_run(told("mf", epochs=1), tmp_path / "run")
+    trained(told("mf", epochs=1), tmp_path / "run")
     return tmp_path / "run"
 
 

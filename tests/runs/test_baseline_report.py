@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from method_records import by_method
-from mixdim.runs import beginning, train
+from mixdim.runs import models, train
 from mixdim.runs.baseline_report import (
     baselines_in_words,
     baselines_line,
@@ -14,11 +14,10 @@ from mixdim.runs.report.page import report_page
 from mixdim.runs.summary import advice_after
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines, train_and_measure
 from mixdim.runs.sweeps.tables import comparison_table, sweep_table
-from mixdim.runs.train import train_run
 from mixdim.training import baselines
 from mixdim.training.baselines import baselines_of, shrunken_biases
 from report_records import finished
-from small_runs import told
+from small_runs import told, trained
 from training_data import clicks, clicks_with_bags, ratings, small_config
 
 
@@ -33,13 +32,13 @@ def with_baselines(record, *, constant=1.25, biases=0.83, validation=0.0):
 
 
 def test_the_summary_has_the_baselines_of_its_data_whatever_the_seed(tmp_path):
-    runs = [train_run(told("mf", epochs=1, seed=s), tmp_path / str(s)).summary for s in (0, 1)]
+    runs = [trained(told("mf", epochs=1, seed=s), tmp_path / str(s)).summary for s in (0, 1)]
     assert runs[0]["baselines"] == runs[1]["baselines"] == baselines_of(ratings())
     assert advice_after(runs[0])[0].startswith("baselines on test: constant ")
 
 
 def test_a_hopeless_model_is_told_so_in_one_line_with_both_numbers(tmp_path):
-    summary = train_run(told("mf", epochs=1, lr=1e-9, mean=False), tmp_path / "run").summary
+    summary = trained(told("mf", epochs=1, lr=1e-9, mean=False), tmp_path / "run").summary
     own, simple = summary["validation"]["best"]["mse"], summary["baselines"]["biases"]["validation"]
     line = advice_after(summary)[-1]
     assert "\n" not in line
@@ -50,7 +49,7 @@ def test_a_hopeless_model_is_told_so_in_one_line_with_both_numbers(tmp_path):
 def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_path):
     for fitted in (True, False):
         config = told("mf", epochs=1, lr=1e-9, from_baseline=fitted)
-        tables = train_run(config, tmp_path / str(fitted)).model.biases.values()
+        tables = trained(config, tmp_path / str(fitted)).model().biases.values()
         expected = [fitted * biases for biases in shrunken_biases(ratings()).biases]
         for table, biases in zip(tables, expected, strict=True):
             np.testing.assert_allclose(table.weight.detach()[:, 0], biases, atol=1e-6)
@@ -60,14 +59,14 @@ def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_
 @pytest.mark.parametrize("data", [clicks, clicks_with_bags])
 def test_dlrm_begins_as_the_logistic_regression_that_it_is_compared_with(data, tmp_path, monkeypatch):
     fitted = []
-    original = beginning.fit_logistic
+    original = models.fit_logistic
     monkeypatch.setattr(
-        beginning, "fit_logistic", lambda *a, **k: fitted.append(original(*a, **k)) or fitted[-1]
+        models, "fit_logistic", lambda *a, **k: fitted.append(original(*a, **k)) or fitted[-1]
     )
     monkeypatch.setattr(baselines, "fit_logistic", None)  # once is enough
     asked = {"epochs": 1, "lr": 1e-9, "first_order": True, "from_baseline": True}
     config = small_config("dlrm", data(), **asked)
-    summary = train_run(config, tmp_path / "run").summary
+    summary = trained(config, tmp_path / "run").summary
     [logistic] = fitted
     assert summary["baselines"]["logistic"] == logistic.measured
     for split in ("validation", "test"):
@@ -81,9 +80,9 @@ def test_a_logistic_regression_that_diverges_leaves_dlrm_to_begin_with_nothing(t
     def diverges(*_, **__):
         raise FloatingPointError("the loss is nan")
 
-    monkeypatch.setattr(beginning, "fit_logistic", diverges)
+    monkeypatch.setattr(models, "fit_logistic", diverges)
     config = told("dlrm", epochs=1, lr=1e-9, first_order=True, from_baseline=True)
-    model = train_run(config, tmp_path / "run").model
+    model = trained(config, tmp_path / "run").model()
     assert all(
         float(weight.detach().abs().max()) < 1e-6 for weight in model.first_order.weights.parameters()
     )

@@ -8,12 +8,11 @@ import mixdim
 from mixdim.models import MatrixFactorization
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import read_config
-from mixdim.runs.embeddings import embedding_bytes
-from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, open_for, predict_run
+from mixdim.runs.models import embedding_bytes
+from mixdim.runs.run import Run
 from mixdim.training import fit
 from mixdim.training.options import preset
-from small_runs import DATA, told
+from small_runs import DATA, told, trained
 from training_data import raw_bytes
 
 pytestmark = [
@@ -28,17 +27,19 @@ WIDTHS = dict.fromkeys(("temperature", "base_dim", "budget", "bands", "rounding"
 
 @pytest.mark.parametrize(("model", "bits"), [("dlrm", 8), ("mf", 4), ("ncf", 8)])
 def test_it_is_trained_as_without_and_measured_as_it_is_served(model, bits, tmp_path):
-    plain = train_run(told(model), tmp_path / "plain")
-    run = train_run(told(model, bits=bits), tmp_path / "run")
-    best = {name: open_for(tmp_path / name, DATA[model]()) for name in ("plain", "run")}
-    assert raw_bytes(best["run"].model) == raw_bytes(run.model)
-    assert raw_bytes(mixdim.quantize(best["plain"].model, bits)) == raw_bytes(run.model)
+    plain = trained(told(model), tmp_path / "plain")
+    run = trained(told(model, bits=bits), tmp_path / "run")
+    best = {name: Run.open(tmp_path / name) for name in ("plain", "run")}
+    model_of = {name: one.model() for name, one in best.items()}
+    served = run.model()
+    assert raw_bytes(model_of["run"]) == raw_bytes(served)
+    assert raw_bytes(mixdim.quantize(model_of["plain"], bits)) == raw_bytes(served)
     assert best["run"].plan == best["plain"].plan.quantized(bits)
     assert best["run"].plan.trainable() == best["plain"].plan
-    as_trained = open_for(tmp_path / "run", DATA[model](), as_trained=True)
-    assert raw_bytes(as_trained.model) == raw_bytes(best["plain"].model)
+    as_trained = Run.open(tmp_path / "run").model(served=False)
+    assert raw_bytes(as_trained) == raw_bytes(model_of["plain"])
     assert not any(
-        b.storage.is_trained for layer in run.model.embedding_layers() for b in layer.plan.blocks
+        b.storage.is_trained for layer in served.embedding_layers() for b in layer.plan.blocks
     )
 
     loss = LOSS[model]
@@ -48,7 +49,7 @@ def test_it_is_trained_as_without_and_measured_as_it_is_served(model, bits, tmp_
             measured = run.summary[split][which]
             assert measured["step"] == plain.summary[split][which]["step"]
             assert 0 < abs(measured[loss] - plain.summary[split][which][loss]) < 0.1
-            found = evaluate_run(tmp_path / "run", DATA[model]().path, split=split, weights=which)
+            found = Run.open(tmp_path / "run").evaluate(DATA[model]().path, split=split, weights=which)
             assert found[loss] == pytest.approx(measured[loss], rel=1e-12)
             assert found["slices"].keys() == measured["slices"].keys()
     same = ("num_parameters", "embedding_parameters", "widths", "made_by", "steps")
@@ -60,12 +61,12 @@ def test_it_is_trained_as_without_and_measured_as_it_is_served(model, bits, tmp_
 @pytest.mark.parametrize("model", ["dlrm", "mf"])
 def test_its_bytes_are_those_of_all_that_is_stored(model, tmp_path):
     for bits in (None, 32, 8, 4):
-        run = train_run(told(model, epochs=1, bits=bits), tmp_path / str(bits))
-        plan = open_for(tmp_path / str(bits), DATA[model]()).plan
+        run = trained(told(model, epochs=1, bits=bits), tmp_path / str(bits))
+        plan = Run.open(tmp_path / str(bits)).plan
         assert plan.least_bits == (bits or 32)
         plans = [plan] if model == "dlrm" else [plan[name] for name in plan]
         assert run.summary["embedding_bytes"] == sum(one.nbytes() for one in plans)
-        assert run.summary["embedding_bytes"] == embedding_bytes(run.model)
+        assert run.summary["embedding_bytes"] == embedding_bytes(run.model())
 
 
 def test_every_layer_has_its_own_shared_array(tmp_path):
@@ -74,14 +75,14 @@ def test_every_layer_has_its_own_shared_array(tmp_path):
     for name in plan:
         plan = plan.with_storage(name, mixdim.Robe(4, length=30))
     plan.save(tmp_path / "plan.json")
-    run = train_run(told("mf", **WIDTHS, plan=str(tmp_path / "plan.json"), epochs=1), tmp_path / "run")
+    run = trained(told("mf", **WIDTHS, plan=str(tmp_path / "plan.json"), epochs=1), tmp_path / "run")
     assert run.summary["embedding_parameters"] == 60
     assert run.summary["embedding_bytes"] == 240
 
 
 def test_predictions_are_the_served_model_s(tmp_path):
-    run = train_run(told("mf", bits=4), tmp_path / "run")
-    predict_run(tmp_path / "run", DATA["mf"]().path, tmp_path / "out.parquet")
+    run = trained(told("mf", bits=4), tmp_path / "run")
+    Run.open(tmp_path / "run").predict(DATA["mf"]().path, tmp_path / "out.parquet")
     table = pl.read_parquet(tmp_path / "out.parquet")
     mse = ((table["prediction"] - table["target"]).to_numpy().astype(np.float64) ** 2).mean()
     assert mse == pytest.approx(run.summary["test"]["best"]["mse"], rel=1e-6)
@@ -89,18 +90,18 @@ def test_predictions_are_the_served_model_s(tmp_path):
 
 
 def test_it_is_resumed_and_found_finished(tmp_path):
-    whole = train_run(told("mf", bits=8), tmp_path / "whole")
-    train_run(told("mf", bits=8, epochs=2), tmp_path / "parts")
-    parts = train_run(told("mf", bits=8), tmp_path / "parts", resume=True)
-    assert raw_bytes(parts.model) == raw_bytes(whole.model)
+    whole = trained(told("mf", bits=8), tmp_path / "whole")
+    trained(told("mf", bits=8, epochs=2), tmp_path / "parts")
+    parts = trained(told("mf", bits=8), tmp_path / "parts", resume=True)
+    assert raw_bytes(parts.model()) == raw_bytes(whole.model())
     for key in ("validation", "test", "before_quantizing"):
         assert parts.summary[key] == whole.summary[key]
     lines = []
-    again = train_run(told("mf", bits=8), tmp_path / "parts", resume=True, echo=lines.append)
+    again = trained(told("mf", bits=8), tmp_path / "parts", resume=True, echo=lines.append)
     assert lines == [f"{tmp_path / 'parts'} is finished already"]
-    assert raw_bytes(again.model) == raw_bytes(whole.model)
+    assert raw_bytes(again.model()) == raw_bytes(whole.model())
     with pytest.raises(ValueError, match="was started with bits=8, not 4"):
-        train_run(told("mf", bits=4), tmp_path / "parts", resume=True)
+        trained(told("mf", bits=4), tmp_path / "parts", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_it_is_resumed_and_found_finished(tmp_path):
 )
 def test_other_numbers_of_bits_are_refused(bits, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        train_run(told("mf", bits=bits), tmp_path / "run")
+        trained(told("mf", bits=bits), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -119,23 +120,23 @@ def test_a_quantized_plan_is_trained_in_32_bits_and_served_as_it_says(model, tmp
     plan.save(tmp_path / "trained.json")
     plan.quantized(4).save(tmp_path / "served.json")
 
-    def trained(name, file, **more):
+    def of_plan(name, file, **more):
         options = told(model, **WIDTHS, plan=str(tmp_path / file), **more)
-        return train_run(options, tmp_path / name)
+        return trained(options, tmp_path / name)
 
-    run, same = trained("one", "served.json"), trained("two", "trained.json", bits=4)
-    assert raw_bytes(run.model) == raw_bytes(same.model)
+    run, same = of_plan("one", "served.json"), of_plan("two", "trained.json", bits=4)
+    assert raw_bytes(run.model()) == raw_bytes(same.model())
     for name in ("one", "two"):
-        assert open_for(tmp_path / name, DATA[model]()).plan == plan.quantized(4)
+        assert Run.open(tmp_path / name).plan == plan.quantized(4)
     what = ("validation", "test", "before_quantizing", "bits", "made_by", "embedding_bytes", "widths")
     assert {key: run.summary[key] for key in what} == {key: same.summary[key] for key in what}
     assert run.summary["bits"] == 4
-    again = train_run(
+    again = trained(
         told(model, **WIDTHS, plan=str(tmp_path / "served.json")), tmp_path / "one", resume=True
     )
-    assert raw_bytes(again.model) == raw_bytes(run.model)
+    assert raw_bytes(again.model()) == raw_bytes(run.model())
     with pytest.raises(ValueError, match="is quantized already: leave out bits=8"):
-        trained("three", "served.json", bits=8)
+        of_plan("three", "served.json", bits=8)
     assert not (tmp_path / "three").exists()
 
 
@@ -143,7 +144,7 @@ def test_a_plan_whose_blocks_have_different_bits_is_not_trained(tmp_path):
     plan = mixdim.plan(DATA["mf"](), temperature=0, base_dim=4)
     plan.with_storage(next(iter(plan)), mixdim.Rows(4, bits=8)).save(tmp_path / "plan.json")
     with pytest.raises(ValueError, match="must have one number of bits for all rows, and has some in 8"):
-        train_run(told("mf", **WIDTHS, plan=str(tmp_path / "plan.json")), tmp_path / "run")
+        trained(told("mf", **WIDTHS, plan=str(tmp_path / "plan.json")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -158,11 +159,11 @@ def test_a_layer_of_a_quantized_plan_is_not_trained():
 
 
 def test_only_the_plan_of_a_run_decides_how_it_is_served(tmp_path):
-    run = train_run(told("mf", epochs=1), tmp_path / "run")
+    run = trained(told("mf", epochs=1), tmp_path / "run")
     Plan.load(tmp_path / "run" / "plan.json").quantized(8).save(tmp_path / "run" / "plan.json")
-    opened = open_for(tmp_path / "run", DATA["mf"]())
+    opened = Run.open(tmp_path / "run")
     assert opened.config.bits == 32
-    assert raw_bytes(opened.model) == raw_bytes(mixdim.quantize(run.model, 8))
+    assert raw_bytes(opened.model()) == raw_bytes(mixdim.quantize(run.model(), 8))
 
 
 @pytest.mark.parametrize(
@@ -176,5 +177,5 @@ def test_only_the_plan_of_a_run_decides_how_it_is_served(tmp_path):
 def test_an_older_file_of_options_gets_one_clear_line(line, message, tmp_path):
     (tmp_path / "run.toml").write_text(f'data = "{DATA["mf"]().path}"\n{line}\n')
     with pytest.raises(ValueError, match=message) as error:
-        train_run(read_config(tmp_path / "run.toml"), tmp_path / "run")
+        trained(read_config(tmp_path / "run.toml"), tmp_path / "run")
     assert "\n" not in str(error.value)

@@ -6,15 +6,12 @@ import polars as pl
 import pytest
 import torch
 
-from mixdim.runs import compressed
-from mixdim.runs.compressed import compress_run
+from mixdim.runs import compress
 from mixdim.runs.config import RunConfig
-from mixdim.runs.embeddings import embedding_bytes
-from mixdim.runs.spectrum import tables_of
-from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, open_for, predict_run
+from mixdim.runs.models import embedding_bytes, tables_of
+from mixdim.runs.run import Run
 from mixdim.tasks import task_of
-from small_runs import DATA, content, told
+from small_runs import DATA, content, told, trained
 from training_data import raw_bytes
 
 pytestmark = [
@@ -37,20 +34,20 @@ WIDE = {"temperature": 0.0, "base_dim": 8}
 )
 def test_a_small_run_is_measured_as_it_says(model, options, bits, tmp_path):
     data = DATA[model]()
-    train_run(told(model, **WIDE, **options), tmp_path / "run")
+    trained(told(model, **WIDE, **options), tmp_path / "run")
     before = content(tmp_path / "run")
-    found = compress_run(tmp_path / "run", tmp_path / "small", budget="1/2", bits=bits)
+    found = Run.open(tmp_path / "run").compress(tmp_path / "small", budget="1/2", bits=bits)
     assert content(tmp_path / "run") == before
 
-    run, small = (open_for(tmp_path / name, data) for name in ("run", "small"))
-    learned = open_for(tmp_path / "run", data, as_trained=True).model
-    assert found.bytes_before == embedding_bytes(run.model)
-    assert found.bytes_after == embedding_bytes(small.model) <= found.bytes_before / 2
+    run, small = (Run.open(tmp_path / name) for name in ("run", "small"))
+    learned, fitted = run.model(served=False), small.model()
+    assert found.bytes_before == embedding_bytes(run.model())
+    assert found.bytes_after == embedding_bytes(fitted) <= found.bytes_before / 2
     assert small.plan == found.plan
-    assert small.step == run.step
+    assert small.load(data).step == run.load(data).step
     assert (
         found.before[LOSS[model]]
-        == evaluate_run(tmp_path / "run", data.path, split="validation")[LOSS[model]]
+        == Run.open(tmp_path / "run").evaluate(data.path, split="validation")[LOSS[model]]
     )
     summary = json.loads((tmp_path / "small" / "summary.json").read_text())
     assert summary["compressed_from"] == str(tmp_path / "run")
@@ -59,14 +56,14 @@ def test_a_small_run_is_measured_as_it_says(model, options, bits, tmp_path):
     assert small.config.bits is None  # the plan says it
     for split in ("validation", "test"):
         for which in ("best", "last"):
-            measured = evaluate_run(tmp_path / "small", data.path, split=split, weights=which)
+            measured = Run.open(tmp_path / "small").evaluate(data.path, split=split, weights=which)
             assert measured[LOSS[model]] == pytest.approx(summary[split][which][LOSS[model]], rel=1e-12)
     assert found.after[LOSS[model]] == pytest.approx(found.before[LOSS[model]], rel=0.1)
-    layers = {id(module) for layer in small.model.embedding_layers() for module in layer.modules()}
-    for name, parameter in small.model.named_parameters():
-        if not any(name.startswith(own) for own in _layer_names(small.model, layers)):
+    layers = {id(module) for layer in fitted.embedding_layers() for module in layer.modules()}
+    for name, parameter in fitted.named_parameters():
+        if not any(name.startswith(own) for own in _layer_names(fitted, layers)):
             assert torch.equal(parameter, learned.get_parameter(name))
-    assert predict_run(tmp_path / "small", data.path, tmp_path / "p.parquet") == len(
+    assert Run.open(tmp_path / "small").predict(data.path, tmp_path / "p.parquet").rows == len(
         pl.read_parquet(tmp_path / "p.parquet")
     )
 
@@ -77,9 +74,9 @@ def _layer_names(model, layers):
 
 def test_tables_are_the_nearest_by_popularity_within_their_bands(tmp_path):
     data = DATA["mf"]()
-    train_run(told("mf", **WIDE), tmp_path / "run")
-    found = compress_run(tmp_path / "run", tmp_path / "small", budget="1/2", by_loss=False)
-    run, small = (tables_of(open_for(tmp_path / name, data).model) for name in ("run", "small"))
+    trained(told("mf", **WIDE), tmp_path / "run")
+    found = Run.open(tmp_path / "run").compress(tmp_path / "small", budget="1/2", by_loss=False)
+    run, small = (tables_of(Run.open(tmp_path / name).model()) for name in ("run", "small"))
     for name, feature in zip(found.plan, found.plan.features, strict=True):
         for block in feature.blocks:
             here = slice(block.start, block.start + block.size)
@@ -98,62 +95,62 @@ def test_tables_are_the_nearest_by_popularity_within_their_bands(tmp_path):
 
 
 def test_a_run_that_has_not_come_to_its_end_is_told_how_to_go_on(tmp_path):
-    train_run(told("mf", **WIDE, epochs=1), tmp_path / "run")
+    trained(told("mf", **WIDE, epochs=1), tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(ValueError, match=r"not come to its end: mixdim train --resume --out .*run"):
-        compress_run(tmp_path / "run", tmp_path / "small", budget="1/2")
+        Run.open(tmp_path / "run").compress(tmp_path / "small", budget="1/2")
     assert not (tmp_path / "small").exists()
 
 
 def test_a_run_that_was_compressed_is_compressed_again_and_not_trained_on(tmp_path):
-    train_run(told("mf", **WIDE), tmp_path / "run")
-    compress_run(tmp_path / "run", tmp_path / "small", budget="1/2")
-    again = compress_run(tmp_path / "small", tmp_path / "smaller", budget="1/2")
+    trained(told("mf", **WIDE), tmp_path / "run")
+    Run.open(tmp_path / "run").compress(tmp_path / "small", budget="1/2")
+    again = Run.open(tmp_path / "small").compress(tmp_path / "smaller", budget="1/2")
     assert again.bytes_after <= again.bytes_before / 2
     with pytest.raises(ValueError, match=r"was made by mixdim compress and is not trained on: .*--plan"):
-        train_run(RunConfig(), tmp_path / "small", resume=True)
+        trained(RunConfig(), tmp_path / "small", resume=True)
 
 
 def test_a_folder_is_replaced_only_if_asked_and_only_if_it_is_a_run(tmp_path):
-    train_run(told("mf", **WIDE, epochs=1), tmp_path / "run")
+    trained(told("mf", **WIDE, epochs=1), tmp_path / "run")
     out = tmp_path / "small"
-    compress_run(tmp_path / "run", out, budget="1/2")
+    Run.open(tmp_path / "run").compress(out, budget="1/2")
     before = content(out)
     with pytest.raises(FileExistsError, match="small exists already; --overwrite replaces it"):
-        compress_run(tmp_path / "run", out, budget="1/4")
+        Run.open(tmp_path / "run").compress(out, budget="1/4")
     assert content(out) == before
-    compress_run(tmp_path / "run", out, budget="1/4", overwrite=True)
+    Run.open(tmp_path / "run").compress(out, budget="1/4", overwrite=True)
     assert content(out) != before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine").write_text("x")
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match="other exists and is no run, so nothing is written"):
-            compress_run(tmp_path / "run", tmp_path / "other", budget="1/4", overwrite=overwrite)
+            Run.open(tmp_path / "run").compress(tmp_path / "other", budget="1/4", overwrite=overwrite)
     with pytest.raises(ValueError, match="--out must be another folder than the run"):
-        compress_run(tmp_path / "run", tmp_path / "run", budget="1/4", overwrite=True)
+        Run.open(tmp_path / "run").compress(tmp_path / "run", budget="1/4", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "run", "small"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("by hand"), OSError("the disk is full")])
 def test_an_interrupted_compression_leaves_what_was_there(error, tmp_path, monkeypatch):
-    train_run(told("mf", **WIDE, epochs=1), tmp_path / "run")
-    compress_run(tmp_path / "run", tmp_path / "small", budget="1/2")
+    trained(told("mf", **WIDE, epochs=1), tmp_path / "run")
+    Run.open(tmp_path / "run").compress(tmp_path / "small", budget="1/2")
     before = content(tmp_path)
 
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(compressed, "_save_weights", fail)
+    monkeypatch.setattr(compress, "_save_weights", fail)
     for out in ("small", "new"):
         with pytest.raises(type(error), match=str(error)):
-            compress_run(tmp_path / "run", tmp_path / out, budget="1/4", overwrite=True)
+            Run.open(tmp_path / "run").compress(tmp_path / out, budget="1/4", overwrite=True)
     assert content(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "small"]
 
 
 def test_the_same_is_fitted_every_time(tmp_path):
-    train_run(told("mf", **WIDE, epochs=1), tmp_path / "run")
+    trained(told("mf", **WIDE, epochs=1), tmp_path / "run")
     for name in ("one", "two"):
-        compress_run(tmp_path / "run", tmp_path / name, budget="1/3", bands="octaves")
-    models = [open_for(tmp_path / name, DATA["mf"]()).model for name in ("one", "two")]
+        Run.open(tmp_path / "run").compress(tmp_path / name, budget="1/3", bands="octaves")
+    models = [Run.open(tmp_path / name).model() for name in ("one", "two")]
     assert raw_bytes(models[0]) == raw_bytes(models[1])

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from mixdim.runs.loss_metrics import loss_metrics
-from mixdim.runs.spectrum import tables_of
+from mixdim.runs.models import tables_of
 from training_data import clicks_with_bags, ratings, raw_bytes, small_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::mixdim.FloorWarning")

@@ -10,7 +10,7 @@ from mixdim.runs.memory import (
     forecast_of,
     require_memory,
 )
-from mixdim.runs.train import plan_of
+from mixdim.runs.plans import plan_of
 from small_runs import DATA
 from training_data import ratings, small_config
 

@@ -12,8 +12,8 @@ from mixdim.runs.config import RunConfig, read_config, run_options
 from mixdim.runs.model_options import MODEL_OPTIONS
 from mixdim.runs.models import build_model, check_fits, facts_of
 from mixdim.runs.models import options_of as options_of_run
-from mixdim.runs.train import plan_of, train_run
-from small_runs import DATA
+from mixdim.runs.plans import plan_of
+from small_runs import DATA, trained
 from training_data import clicks, clicks_with_bags, ratings, raw_bytes, small_config
 
 
@@ -99,8 +99,8 @@ def test_a_new_model_is_one_class_with_its_options(tmp_path, monkeypatch):
     register("constant", takes=ANY_FEATURES, bands=2)(Constant)
     config = RunConfig(data=str(ratings().path), model="constant", temperature=0.0, base_dim=2, epochs=1)
     for shift, config_of_shift in ((0.0, config), (2.0, RunConfig.of(shift=2).merged_with(config))):
-        trained = train_run(config_of_shift, tmp_path / f"run-{shift}")
-        assert trained.summary["shift"] == shift
+        run = trained(config_of_shift, tmp_path / f"run-{shift}")
+        assert run.summary["shift"] == shift
         written = tomllib.loads((tmp_path / f"run-{shift}" / "config.toml").read_text())
         assert (written["model"], written["shift"]) == ("constant", shift)
     with pytest.raises(ValueError, match="must be one of dcn, deepfm, dlrm, mf, ncf, constant, got 'gb"):

@@ -14,8 +14,8 @@ from mixdim.data.public.criteo import prepare_criteo
 from mixdim.data.public.movielens import prepare_movielens
 from mixdim.data.table import prepare_table
 from mixdim.runs.config import RunConfig
-from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, predict_raw, predict_run
+from mixdim.runs.run import Run
+from small_runs import trained as train
 
 GIVEN = {
     "target": "y",
@@ -44,7 +44,7 @@ def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("trained")
     prepare_table([write(place / "t.csv", "y,c,d", lines(0, 200))], place / "data", **GIVEN)
     small = {"model": "dlrm", "bottom": (4,), "top": (4,), **SMALL}
-    train_run(RunConfig.of(data=str(place / "data"), **small), place / "run")
+    train(RunConfig.of(data=str(place / "data"), **small), place / "run")
     return place
 
 
@@ -61,12 +61,12 @@ def test_a_raw_file_is_predicted_as_its_rows_are_once_prepared(capsys, tmp_path,
     rows = lines(1, 50)
     raw = write(tmp_path / "new.csv", "y,c,d", rows)
     prepare_table([raw], tmp_path / "new", vocabulary_of=trained / "data")
-    predict_run(trained / "run", tmp_path / "new", tmp_path / "wanted.parquet")
+    Run.open(trained / "run").predict(tmp_path / "new", tmp_path / "wanted.parquet")
     wanted = pl.read_parquet(tmp_path / "wanted.parquet")
-    found = predict_raw(trained / "run", raw, tmp_path / "found.parquet")
+    found = Run.open(trained / "run").predict(raw, tmp_path / "found.parquet")
     assert (found.rows, found.data) == (50, trained / "data")
     assert pl.read_parquet(tmp_path / "found.parquet").equals(wanted)
-    assert evaluate_run(trained / "run", tmp_path / "new")["rows"] == 50
+    assert Run.open(trained / "run").evaluate(tmp_path / "new")["rows"] == 50
     # Without the target, in another order of columns, by the command:
     bare = [f"{row.rpartition(',')[2]},{row[2:].rpartition(',')[0]}" for row in rows]
     raw = write(tmp_path / "bare.csv", "d,c", bare)
@@ -101,7 +101,7 @@ def test_a_file_of_another_encoding_and_separator_is_predicted_as_well(
 ):
     rows = [row for row in lines(1, 50) if '"' not in row]
     raw, out = write(tmp_path / "new.csv", "y,c,d", rows), tmp_path / "p.parquet"
-    predict_raw(trained / "run", raw, out)
+    Run.open(trained / "run").predict(raw, out)
     wanted = pl.read_parquet(out)
     raw.write_text("\n".join(["y;c;d", *rows]).replace(",", ";"), encoding="utf-8")
     told = ("predict", trained / "run", "--raw", raw, "--out", out, "--separator", ";")
@@ -133,7 +133,7 @@ def test_nothing_stays_behind_when_it_is_stopped(tmp_path, trained, scratch, sta
             ending()
 
     with pytest.raises(error):
-        predict_raw(trained / "run", raw, tmp_path / "p.parquet", progress=stop)
+        Run.open(trained / "run").predict(raw, tmp_path / "p.parquet", progress=stop)
     assert stages
     assert not any(scratch.iterdir())
     assert not (tmp_path / "p.parquet").exists()
@@ -172,14 +172,14 @@ def test_criteo_files_without_labels_are_predicted(tmp_path, scratch):
     (tmp_path / "test").write_text("".join(f"{line}\n" for line in bare))
     prepare_criteo([tmp_path / "train"], tmp_path / "data")
     small = {"model": "dlrm", "bottom": (4,), "top": (4,), **SMALL}
-    train_run(RunConfig.of(data=str(tmp_path / "data"), **small), tmp_path / "run")
+    train(RunConfig.of(data=str(tmp_path / "data"), **small), tmp_path / "run")
     found = {}
     for name in ("train", "test"):
-        predict_raw(tmp_path / "run", tmp_path / name, tmp_path / f"{name}.parquet")
+        Run.open(tmp_path / "run").predict(tmp_path / name, tmp_path / f"{name}.parquet")
         found[name] = pl.read_parquet(tmp_path / f"{name}.parquet")
     assert found["train"].drop("target").equals(found["test"])
     with pytest.raises(ValueError, match="is of criteo, and encoding and separator are those of tables"):
-        predict_raw(tmp_path / "run", tmp_path / "test", tmp_path / "p.parquet", encoding="latin-1")
+        Run.open(tmp_path / "run").predict(tmp_path / "test", tmp_path / "p.parquet", encoding="latin-1")
     assert found["train"]["target"].to_list() == [float(n % 2) for n in range(70)]
 
 
@@ -191,10 +191,10 @@ def test_movielens_files_without_ratings_are_predicted(tmp_path, scratch):
     (tmp_path / "new.csv").write_text("movieId,userId\n" + "".join(f"{i},{u}\n" for u, i in pairs))
     prepare_movielens(tmp_path / "ratings.csv", tmp_path / "data")
     config = RunConfig(data=str(tmp_path / "data"), model="mf", bands=2, **SMALL)
-    train_run(config, tmp_path / "run")
+    train(config, tmp_path / "run")
     found = {}
     for name in ("ratings", "new"):
-        predict_raw(tmp_path / "run", tmp_path / f"{name}.csv", tmp_path / f"{name}.parquet")
+        Run.open(tmp_path / "run").predict(tmp_path / f"{name}.csv", tmp_path / f"{name}.parquet")
         found[name] = pl.read_parquet(tmp_path / f"{name}.parquet")
     assert found["ratings"].drop("target").equals(found["new"])
     assert found["ratings"]["target"].to_list() == [(u + i) % 5 + 1 for u, i in pairs]

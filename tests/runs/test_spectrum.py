@@ -8,15 +8,15 @@ import pytest
 import mixdim
 from mixdim.cli.main import run
 from mixdim.runs.config import RunConfig
+from mixdim.runs.run import Run
 from mixdim.runs.spectrum import plans_from_run
-from mixdim.runs.train import train_run
-from mixdim.runs.trained import open_run
+from small_runs import trained
 from training_data import clicks, ratings
 
 
 def uniform(model, data, out):
     config = RunConfig(data=str(data.path), model=model, temperature=0.0, base_dim=6, epochs=1)
-    train_run(config, out)
+    trained(config, out)
     return out
 
 
@@ -41,7 +41,7 @@ def test_it_is_the_spectral_plan_of_the_best_weights(model, tmp_path):
     data = ratings() if model == "mf" else clicks()
     path = uniform(model, data, tmp_path / "run")
     budget = 5 * sum(data.cardinalities.values())
-    trained = open_run(path, num_dense=data.num_dense).model
+    trained = Run.open(path).model()
     layers = (
         [trained.embeddings] if model == "dlrm" else [trained.user_embedding, trained.item_embedding]
     )
@@ -60,7 +60,7 @@ def test_it_is_the_spectral_plan_of_the_best_weights(model, tmp_path):
 
 def test_a_mixed_run_is_told_to_show_too_little(tmp_path):
     config = RunConfig(data=str(ratings().path), temperature=0.2, base_dim=8, epochs=1)
-    train_run(config, tmp_path / "run")
+    trained(config, tmp_path / "run")
     assert "A uniform run (--temperature 0) can" in str(plans_from_run(tmp_path / "run", budget="2k"))
 
 
@@ -91,7 +91,10 @@ def test_on_the_command_line_it_is_shown_saved_drawn_and_trained(ratings_run, tm
         (["plan", "--widths-from", "RUN"], "--widths-from takes --budget"),
         (["plan", "--widths-from", "RUN", "--budget", "9k", "--bits", "8"], "--widths-from takes"),
         (["plan", "--widths-from", "RUN", "--budget", "9"], "the smallest feasible budget"),
-        (["plan", "--widths-from", "/nowhere", "--budget", "9k"], "/nowhere/config.toml"),
+        (
+            ["plan", "--widths-from", "/nowhere", "--budget", "9k"],
+            "/nowhere is not a run: it has no",
+        ),
         (["train", "--data", "DATA", "--plan", "PLAN", "--budget", "9k"], "give plan or budget"),
         (["train", "--data", "DATA", "--plan", "/nowhere"], "/nowhere: No such file"),
         (["train", "--data", "CLICKS", "--plan", "PLAN"], "has other features than the plan"),

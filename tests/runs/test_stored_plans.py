@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import mixdim
-from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, open_for
-from small_runs import DATA, told
+from mixdim.runs.run import Run
+from small_runs import DATA, told, trained
 from training_data import raw_bytes
 
 pytestmark = [
@@ -33,14 +32,14 @@ def hashed_plan(dataset, path):
 def test_it_is_trained_resumed_and_measured(model, optimizer, tmp_path):
     plan = hashed_plan(DATA[model](), tmp_path / "plan.json")
     options = {**WIDTHS, "plan": str(tmp_path / "plan.json"), "optimizer": optimizer, "lr": 0.01}
-    whole = train_run(told(model, **options), tmp_path / "whole")
-    train_run(told(model, **options, epochs=2), tmp_path / "parts")
-    parts = train_run(told(model, **options), tmp_path / "parts", resume=True)
-    assert raw_bytes(parts.model) == raw_bytes(whole.model)
+    whole = trained(told(model, **options), tmp_path / "whole")
+    trained(told(model, **options, epochs=2), tmp_path / "parts")
+    parts = trained(told(model, **options), tmp_path / "parts", resume=True)
+    assert raw_bytes(parts.model()) == raw_bytes(whole.model())
     assert whole.summary["embedding_parameters"] == plan.num_parameters
     assert whole.summary["made_by"]["rule"] == "by_hand"
     assert whole.summary["temperature"] is None
-    found = evaluate_run(tmp_path / "parts", DATA[model]().path)
+    found = Run.open(tmp_path / "parts").evaluate(DATA[model]().path)
     loss = "log_loss" if model == "dlrm" else "mse"
     assert found[loss] == pytest.approx(whole.summary["test"]["best"][loss], rel=1e-6)
 
@@ -55,14 +54,14 @@ def test_it_is_trained_resumed_and_measured(model, optimizer, tmp_path):
 )
 def test_rows_that_share_one_are_trained_resumed_and_measured(model, num_bytes, widths, tmp_path):
     options = {**WIDTHS, **widths, "budget": f"{num_bytes}B"}
-    whole = train_run(told(model, **options), tmp_path / "whole")
+    whole = trained(told(model, **options), tmp_path / "whole")
     assert 0 in {width for of_feature in whole.summary["widths"].values() for width in of_feature}
     assert whole.summary["embedding_bytes"] <= num_bytes
-    train_run(told(model, **options, epochs=2), tmp_path / "parts")
-    parts = train_run(told(model, **options), tmp_path / "parts", resume=True)
-    assert raw_bytes(parts.model) == raw_bytes(whole.model)
-    again = train_run(told(model, **options), tmp_path / "again")
-    assert raw_bytes(again.model) == raw_bytes(whole.model)
+    trained(told(model, **options, epochs=2), tmp_path / "parts")
+    parts = trained(told(model, **options), tmp_path / "parts", resume=True)
+    assert raw_bytes(parts.model()) == raw_bytes(whole.model())
+    again = trained(told(model, **options), tmp_path / "again")
+    assert raw_bytes(again.model()) == raw_bytes(whole.model())
 
 
 def test_a_run_keeps_the_large_orders_of_its_plan(tmp_path):
@@ -75,10 +74,10 @@ def test_a_run_keeps_the_large_orders_of_its_plan(tmp_path):
         patch.setattr("mixdim.planning.plan_file.MOST_IDS_IN_JSON", 1)
         plan.save(tmp_path / "plan.json")
         options = {**WIDTHS, "plan": str(tmp_path / "plan.json")}
-        train_run(told("mf", **options, epochs=1), tmp_path / "run")
+        trained(told("mf", **options, epochs=1), tmp_path / "run")
         assert len(list((tmp_path / "run").glob("plan.json.orders-*.safetensors"))) == 1
-        train_run(told("mf", **options, epochs=2), tmp_path / "run", resume=True)
+        trained(told("mf", **options, epochs=2), tmp_path / "run", resume=True)
     assert len(list((tmp_path / "run").glob("plan.json.orders-*.safetensors"))) == 1
     assert mixdim.Plan.load(tmp_path / "run" / "plan.json") == plan
-    assert open_for(tmp_path / "run", dataset).plan == plan
+    assert Run.open(tmp_path / "run").plan == plan
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["orders"] == {}

@@ -15,11 +15,10 @@ from mixdim.lab.synthetic.generate import (
     generate_realistic_clicks,
 )
 from mixdim.runs.config import RunConfig, read_config
-from mixdim.runs.train import train_run
-from mixdim.runs.trained import evaluate_run, open_run, predict_run
+from mixdim.runs.run import Run
 from mixdim.tasks import task_of
 from mixdim.training import CheckpointError
-from small_runs import DATA, content, told
+from small_runs import DATA, content, told, trained
 from training_data import clicks_with_bags, ratings, raw_bytes, small_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,7 +30,7 @@ OBJECTIVE = {name: task_of(data().task).objective for name, data in DATA.items()
 def finished(request, tmp_path_factory):
     """The name, the folder and the summary of a finished run of each model."""
     out = tmp_path_factory.mktemp(request.param) / "run"
-    return request.param, out, train_run(told(request.param), out).summary
+    return request.param, out, trained(told(request.param), out).summary
 
 
 def test_the_summary_says_what_was_trained_at_what_cost_how_well(finished):
@@ -52,7 +51,7 @@ def test_the_summary_says_what_was_trained_at_what_cost_how_well(finished):
             assert all(
                 metrics <= found["slices"][third].keys() for third in ("popular", "middle", "rare")
             )
-    model = open_run(out, num_dense=DATA[name]().num_dense).model
+    model = Run.open(out).model()
     assert summary["num_parameters"] == sum(p.numel() for p in model.parameters())
     tables = [module for key, module in model.named_children() if "embedding" in key]
     assert summary["embedding_parameters"] == sum(
@@ -73,7 +72,7 @@ def test_the_summary_says_what_was_trained_at_what_cost_how_well(finished):
 def test_the_summary_says_which_generator_made_the_data(generate, name, tmp_path):
     generate(tmp_path / "data", rows=100, scale=0.0005)
     small = RunConfig.of(data=str(tmp_path / "data"), temperature=0, base_dim=2, bottom=(4,), top=(4,))
-    assert train_run(small, tmp_path / "run").summary["generator"] == name
+    assert trained(small, tmp_path / "run").summary["generator"] == name
 
 
 def test_evaluating_a_run_gives_the_metrics_of_its_summary(finished):
@@ -81,7 +80,7 @@ def test_evaluating_a_run_gives_the_metrics_of_its_summary(finished):
     data = DATA[name]().path
     for split in ("validation", "test"):
         for weights in ("best", "last"):
-            found = evaluate_run(out, data, split=split, weights=weights)
+            found = Run.open(out).evaluate(data, split=split, weights=weights)
             assert found["step"] == summary[split][weights]["step"]
             expected = {key: value for key, value in summary[split][weights].items() if key != "epoch"}
             assert {**found, **expected} == found
@@ -91,11 +90,11 @@ def test_predictions_are_the_outputs_of_the_model_or_their_probabilities(finishe
     name, out, _ = finished
     dataset, file = DATA[name](), tmp_path / "predictions.parquet"
     start, stop = dataset.splits["validation"]
-    assert predict_run(out, dataset.path, file, split="validation") == stop - start
+    assert Run.open(out).predict(dataset.path, file, split="validation").rows == stop - start
     table = pl.read_parquet(file)
     batch = dataset.rows(slice(start, stop))
     with torch.no_grad():
-        outputs = open_run(out, num_dense=dataset.num_dense).model(batch).double().numpy()
+        outputs = Run.open(out).model()(batch).double().numpy()
     expected = 1 / (1 + np.exp(-outputs)) if dataset.task == "binary" else outputs
     np.testing.assert_allclose(table["prediction"].to_numpy(), expected, rtol=1e-5)
     assert table["row"].to_list() == list(range(start, stop))
@@ -105,35 +104,31 @@ def test_predictions_are_the_outputs_of_the_model_or_their_probabilities(finishe
 
 
 def test_training_from_the_saved_config_gives_the_same_weights(finished, tmp_path):
-    name, out, summary = finished
+    _, out, summary = finished
     torch.manual_seed(12345)  # what was drawn before does not matter
-    again = train_run(read_config(out / "config.toml"), tmp_path / "again").summary
+    again = trained(read_config(out / "config.toml"), tmp_path / "again").summary
     assert (tmp_path / "again" / "config.toml").read_text() == (out / "config.toml").read_text()
     assert (tmp_path / "again" / "plan.json").read_text() == (out / "plan.json").read_text()
     assert again["test"] == summary["test"]
     for first in (out / "checkpoint").glob("*/tensors.safetensors"):  # the random state is in them too
         second = tmp_path / "again" / first.relative_to(out)
         assert first.read_bytes() == second.read_bytes()
-    dense = DATA[name]().num_dense
     for weights in ("best", "last"):
-        first, second = (
-            open_run(folder, num_dense=dense, weights=weights).model
-            for folder in (out, tmp_path / "again")
-        )
+        first, second = (Run.open(folder).model(weights) for folder in (out, tmp_path / "again"))
         assert raw_bytes(first) == raw_bytes(second)
 
 
 def test_the_seed_decides_the_weights(mf_run, tmp_path):
-    train_run(told("mf", epochs=1, seed=1), tmp_path / "other")
-    first, second = (open_run(folder, num_dense=0).model for folder in (mf_run, tmp_path / "other"))
+    trained(told("mf", epochs=1, seed=1), tmp_path / "other")
+    first, second = (Run.open(folder).model() for folder in (mf_run, tmp_path / "other"))
     assert raw_bytes(first) != raw_bytes(second)
 
 
 def test_data_with_bags_is_trained_and_measured(tmp_path):
     dataset = clicks_with_bags()
     config = small_config("dlrm", dataset, batch_size=10, epochs=1)
-    summary = train_run(config, tmp_path / "run").summary
-    assert evaluate_run(tmp_path / "run", dataset.path)["auc"] == summary["test"]["best"]["auc"]
+    summary = trained(config, tmp_path / "run").summary
+    assert Run.open(tmp_path / "run").evaluate(dataset.path)["auc"] == summary["test"]["best"]["auc"]
 
 
 @pytest.mark.parametrize(
@@ -149,13 +144,13 @@ def test_data_with_bags_is_trained_and_measured(tmp_path):
 def test_a_resumption_that_contradicts_the_run_is_refused(mf_run, change, message):
     before = content(mf_run)
     with pytest.raises(ValueError, match=message):
-        train_run(RunConfig(**change), mf_run, resume=True)
+        trained(RunConfig(**change), mf_run, resume=True)
     assert content(mf_run) == before
 
 
 def test_more_epochs_go_on_from_the_end(mf_run, tmp_path):
-    resumed = train_run(RunConfig(epochs=3, data=str(ratings().path)), mf_run, resume=True).summary
-    straight = train_run(told("mf", epochs=3), tmp_path / "straight").summary
+    resumed = trained(RunConfig(epochs=3, data=str(ratings().path)), mf_run, resume=True).summary
+    straight = trained(told("mf", epochs=3), tmp_path / "straight").summary
     assert resumed["epochs_run"] == 3
     assert resumed["test"] == straight["test"]
     assert read_config(mf_run / "config.toml").epochs == 3
@@ -163,7 +158,7 @@ def test_more_epochs_go_on_from_the_end(mf_run, tmp_path):
 
 def test_a_finished_run_is_not_trained_again(mf_run):
     before, lines = content(mf_run), []
-    run = train_run(RunConfig(), mf_run, resume=True, echo=lines.append)
+    run = trained(RunConfig(), mf_run, resume=True, echo=lines.append)
     assert lines == [f"{mf_run} is finished already"]
     assert run.summary == json.loads((mf_run / "summary.json").read_text())
     assert content(mf_run) == before
@@ -171,33 +166,34 @@ def test_a_finished_run_is_not_trained_again(mf_run):
 
 @pytest.mark.parametrize("name", DATA)
 def test_a_trained_run_has_its_best_model_and_all_validations_also_when_read_back(name, tmp_path):
-    dataset, out = DATA[name](), tmp_path / "run"
-    made = train_run(told(name, epochs=2), out)
-    best = open_run(out, num_dense=dataset.num_dense).model
-    assert raw_bytes(made.model) == raw_bytes(best)
+    out = tmp_path / "run"
+    made = trained(told(name, epochs=2), out)
+    best = Run.open(out).model()
+    assert raw_bytes(made.model()) == raw_bytes(best)
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
     steps = [line["step"] for line in lines if line["kind"] == "validation"]
-    assert [point["step"] for point in made.curve] == steps
-    read = train_run(RunConfig(), out, resume=True)
-    assert (read.summary, read.curve) == (made.summary, made.curve)
-    assert raw_bytes(read.model) == raw_bytes(best)
-    longer = train_run(RunConfig(epochs=3), out, resume=True)
-    assert longer.curve[: len(steps)] == made.curve
+    curve = made.curve
+    assert [point["step"] for point in curve] == steps
+    read = trained(RunConfig(), out, resume=True)
+    assert (read.summary, read.curve) == (made.summary, curve)
+    assert raw_bytes(read.model()) == raw_bytes(best)
+    longer = trained(RunConfig(epochs=3), out, resume=True)
+    assert longer.curve[: len(steps)] == curve
     assert longer.curve[-1]["loss"] == longer.summary["validation"]["last"][OBJECTIVE[name]]
 
 
 def test_a_finished_run_whose_weights_were_removed_still_says_how_it_ended(mf_run):
     shutil.rmtree(mf_run / "checkpoint")
-    run = train_run(RunConfig(), mf_run, resume=True)
+    run = trained(RunConfig(), mf_run, resume=True)
     assert run.summary["epochs_run"] == 1
     with pytest.raises(CheckpointError, match="has no weights"):
-        assert run.model
+        run.model()
 
 
 def test_without_its_summary_a_run_is_finished_again(mf_run):
     expected = json.loads((mf_run / "summary.json").read_text())
     (mf_run / "summary.json").unlink()
-    assert train_run(RunConfig(), mf_run, resume=True).summary["test"] == expected["test"]
+    assert trained(RunConfig(), mf_run, resume=True).summary["test"] == expected["test"]
 
 
 def test_what_a_kill_left_of_a_file_is_removed(mf_run):
@@ -205,13 +201,13 @@ def test_what_a_kill_left_of_a_file_is_removed(mf_run):
     (mf_run / "summary.json").rename(mf_run / ".summary.json.8charact")
     for name in ("config.toml", "plan.json", "plan.json.orders-0f.safetensors"):
         (mf_run / f".{name}.8charact").touch()
-    train_run(RunConfig(), mf_run, resume=True)
+    trained(RunConfig(), mf_run, resume=True)
     assert sorted(path.name for path in mf_run.iterdir()) == expected
 
 
 def test_nothing_to_resume_is_said(tmp_path):
     with pytest.raises(ValueError, match="holds no run to resume"):
-        train_run(RunConfig(), tmp_path / "nowhere", resume=True)
+        trained(RunConfig(), tmp_path / "nowhere", resume=True)
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -219,11 +215,11 @@ def test_nothing_to_resume_is_said(tmp_path):
 def test_data_that_changed_since_the_run_began_are_refused_and_the_run_stays(tmp_path, seed):
     data, out = tmp_path / "data", tmp_path / "run"
     generate_movielens_like(data, rows=1_000, scale=0.0005)
-    train_run(replace(told("mf", epochs=1), data=str(data)), out)
+    trained(replace(told("mf", epochs=1), data=str(data)), out)
     generate_movielens_like(data, rows=900, scale=0.0005, seed=seed, overwrite=True)
     before = content(out)
     with pytest.raises(ValueError, match="other data"):
-        train_run(RunConfig(epochs=2), out, resume=True)
+        trained(RunConfig(epochs=2), out, resume=True)
     assert content(out) == before
 
 
@@ -232,15 +228,15 @@ def test_a_run_that_another_process_is_training_is_left_alone(mf_run, tmp_path):
     with alone_at_work(mf_run):
         for how in ({"resume": True}, {"overwrite": True}):
             with pytest.raises(OSError, match=f"another process is at work in {mf_run}"):
-                train_run(told("mf", epochs=2), mf_run, **how)
+                trained(told("mf", epochs=2), mf_run, **how)
     assert content(mf_run) == before
-    train_run(told("mf", epochs=2), mf_run, resume=True)
+    trained(told("mf", epochs=2), mf_run, resume=True)
 
 
 def test_a_run_is_replaced_through_a_link_to_it(mf_run, tmp_path):
     (tmp_path / "link").symlink_to(mf_run)
     (mf_run / "notes").symlink_to(tmp_path)
-    train_run(told("mf", epochs=2), tmp_path / "link", overwrite=True)
+    trained(told("mf", epochs=2), tmp_path / "link", overwrite=True)
     assert (tmp_path / "link").is_symlink()
     assert json.loads((mf_run / "summary.json").read_text())["epochs"] == 2
     assert not (mf_run / "notes").exists()

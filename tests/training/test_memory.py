@@ -10,7 +10,7 @@ from mixdim.data import Dataset
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs.config import read_config
 from mixdim.runs.memory import forecast_of
-from mixdim.runs.train import plan_of
+from mixdim.runs.plans import plan_of
 from mixdim.training import memory
 from mixdim.training.memory import MemoryForecast, available_memory, forecast_memory, peak_memory
 from mixdim.training.optimizers import OPTIMIZERS, NamedOptimizer, sparse_parameters

@@ -10,7 +10,6 @@ import typer
 
 from mixdim._util.text import align
 from mixdim.cli.flags import option
-from mixdim.cli.progress import progress_bars
 from mixdim.planning.budget import format_bytes
 
 # polars is an extra: the command imports what it needs when it runs.
@@ -53,20 +52,18 @@ def compress(
     within the budget; the rarest may share one row. `mixdim evaluate` and `mixdim predict` work on the
     new folder.
     """
-    from mixdim.runs.compressed import compress_run
+    from mixdim.runs.run import Run
 
-    with progress_bars(unit="samples") as progress:
-        found = compress_run(
-            run,
-            out,
-            budget=budget,
-            bits=bits,
-            bands=option("bands").parse(bands),
-            by_loss=by_loss,
-            data=data,
-            overwrite=overwrite,
-            progress=progress,
-        )
+    found = Run.open(run).compress(
+        out,
+        budget,
+        bits,
+        bands=option("bands").parse(bands),
+        by_loss=by_loss,
+        data=data,
+        overwrite=overwrite,
+        progress=True,
+    )
     typer.echo(f"{found.plan}\n")
     typer.echo(_before_and_after(found.before, found.after))
     ratio = found.bytes_before / found.bytes_after

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mixdim.cli.progress import progress_bars
+from mixdim.runs.progress import progress_bars
 
 # polars and matplotlib are extras: each command imports what it needs when it runs.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mixdim._util.files import make_folder
-from mixdim.cli.progress import Show, progress_bars
+from mixdim.runs.progress import Show, progress_bars
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
-from mixdim.cli.progress import Show, plain_lines
+from mixdim.runs.progress import Show, plain_lines
 
 if TYPE_CHECKING:
     from mixdim.runs.sweeps.records import Record

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mixdim.cli.progress import progress_bars
+from mixdim.runs.progress import progress_bars
 
 if TYPE_CHECKING:
     from mixdim.data.folder import Meta

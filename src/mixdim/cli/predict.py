@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from mixdim.cli.parsing import separator_of
-from mixdim.cli.progress import progress_bars
-from mixdim.cli.serving import predict_with_file
+from mixdim.runs.progress import progress_bars
 
 PREDICT_EXAMPLES = """Examples:
 
@@ -58,34 +57,33 @@ def predict(
         raise ValueError(f"{named} is for the rows of --raw: give both, or neither")
     if raw is not None and split is not None:
         raise ValueError("--raw predicts all rows of a file: leave --split out")
+    if raw is not None and (raw / "meta.json").is_file():
+        raise ValueError(f"{raw} is a prepared folder: give it as --data")
     if run.suffix in (".onnx", ".pt2") and not run.exists():
         raise FileNotFoundError(f"there is no file {run}")
     if run.is_file():
         if data is None:
             raise ValueError(f"{run} is an exported file, which predicts a prepared folder: give --data")
-        predict_with_file(run, data, out, split=split or "test")
-        return
-    from mixdim.runs.trained import predict_raw, predict_run
+        from mixdim.runs.predict import predict_with_file
 
-    with progress_bars(unit="samples") as progress:
-        if raw is not None:
-            found = predict_raw(
-                run,
-                raw,
-                out,
-                data=data,
-                weights=weights,
-                max_bad=max_bad,
-                encoding=encoding,
-                separator=separator_of(separator),
-                progress=progress,
-            )
-        else:
-            assert data is not None
-            rows = predict_run(run, data, out, split=split or "test", weights=weights, progress=progress)
-    if raw is None:
+        with progress_bars(unit="samples") as progress:
+            rows = predict_with_file(run, data, out, split=split or "test", progress=progress).rows
         typer.echo(f"{out}: {rows:,} predictions")
         return
-    typer.echo(f"{out}: {found.rows:,} predictions, ids as in {found.data}")
+    from mixdim.runs.run import Run
+
+    opened = Run.open(run)
+    found = opened.predict(
+        raw or opened.dataset(data),
+        out,
+        split=split,
+        weights=weights,
+        data=data,
+        max_bad=max_bad,
+        encoding=encoding,
+        separator=separator_of(separator),
+        progress=True,
+    )
+    typer.echo(f"{out}: {found.rows:,} predictions" + (f", ids as in {found.data}" if raw else ""))
     for line in found.notes:
         typer.echo(line)

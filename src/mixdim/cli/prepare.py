@@ -11,7 +11,7 @@ import typer
 
 from mixdim.cli.making import Out, Overwrite, Seed, make_folder
 from mixdim.cli.parsing import separator_of
-from mixdim.cli.progress import progress_bars
+from mixdim.runs.progress import progress_bars
 
 if TYPE_CHECKING:
     from mixdim.data.folder import Meta

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mixdim._util.signals import signals_as_exceptions
 from mixdim.cli.parsing import parse_numbers
-from mixdim.cli.progress import progress_bars
 
 EXPORT_EXAMPLES = """Examples:
 
@@ -21,14 +19,14 @@ EXPORT_EXAMPLES = """Examples:
 """
 BENCH_EXAMPLES = "Example: `mixdim bench-serving run --data criteo`"
 
-Run = Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")]
+RunFolder = Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")]
 DataOfRun = Annotated[
     Path | None, typer.Option(help="A prepared folder; the one of the run if not given.")
 ]
 
 
 def export(
-    run: Run,
+    run: RunFolder,
     out: Annotated[Path, typer.Option(help="The file to write: .onnx or .pt2.")],
     bits: Annotated[
         int | None,
@@ -50,26 +48,24 @@ def export(
     Beside it goes the file of its vocabularies, `<out>.vocabulary.json`. Then it is measured: bytes,
     loss before and after, and how long an answer takes.
     """
-    from mixdim.runs.serving_times import export_and_measure
+    from mixdim.runs.run import Run
 
-    with signals_as_exceptions(), progress_bars(unit="samples") as progress:
-        export_and_measure(
-            run,
-            out,
-            split=split,
-            progress=progress,
-            echo=typer.echo,
-            data=data,
-            format=format,
-            bits=bits,
-            unknown=unknown,
-            weights=weights,
-            overwrite=overwrite,
-        )
+    Run.open(run).export(
+        out,
+        bits=bits,
+        format=format,
+        unknown=unknown,
+        weights=weights,
+        data=data,
+        split=split,
+        overwrite=overwrite,
+        progress=True,
+        echo=typer.echo,
+    )
 
 
 def bench_serving(
-    run: Run,
+    run: RunFolder,
     data: DataOfRun = None,
     batches: Annotated[str, typer.Option(help="Samples of a batch.")] = "1,32,256,2048",
     threads: Annotated[
@@ -82,12 +78,13 @@ def bench_serving(
 
     All take turns, so that a noisy machine is noisy for all. Files are temporary.
     """
+    from mixdim.runs.run import Run
     from mixdim.runs.serving_times import bench
 
     sizes = parse_numbers(batches, "batches", int, example="1,256")
     quiet: list[str] = []
     found = bench(
-        run,
+        Run.open(run),
         data=data,
         batches=sizes,
         threads=threads,
@@ -96,12 +93,3 @@ def bench_serving(
     )
     if as_json:
         typer.echo(json.dumps(found, indent=2))
-
-
-def predict_with_file(model: Path, data: Path, out: Path, *, split: str) -> None:
-    """Write the predictions of an exported model: `mixdim predict` with a file."""
-    from mixdim.runs.exported import predict_file
-
-    with progress_bars(unit="samples") as progress:
-        rows = predict_file(model, data, out, split=split, progress=progress)
-    typer.echo(f"{out}: {rows:,} predictions")

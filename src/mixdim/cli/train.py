@@ -15,8 +15,8 @@ import typer
 from mixdim._util.text import align
 from mixdim.cli.flags import flag, with_flags
 from mixdim.cli.outcome import FAILED, stopped_by
-from mixdim.cli.progress import progress_bars
 from mixdim.runs.config import TRAINING, RunConfig, read_config
+from mixdim.runs.progress import progress_bars
 
 # polars is an extra: each command imports what it needs when it runs.
 
@@ -38,7 +38,7 @@ TRAIN_EXAMPLES = """Examples:
 """
 
 Data = Annotated[Path, typer.Option(help="A prepared folder.")]
-Run = Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")]
+RunFolder = Annotated[Path, typer.Argument(help="A folder that `mixdim train` made.")]
 Split = Annotated[str, typer.Option(help="train, validation or test.")]
 Weights = Annotated[str, typer.Option(help="best (of the validations) or last.")]
 
@@ -73,7 +73,6 @@ def train(
 
     Give --budget or --base-dim, and --temperature; --temperature 0 --base-dim 16 is uniform width 16.
     """
-    from mixdim.runs.train import train_run
     from mixdim.training import Stopped
 
     options = RunConfig.of(**given).merged_with(RunConfig() if config is None else read_config(config))
@@ -84,82 +83,56 @@ def train(
         return
     if out is None:
         raise ValueError("Missing option '--out'.")
-    if options.distributed:
-        if tune:
-            raise ValueError("--tune is not there with --distributed")
-        _train_distributed(options, out, resume=resume, overwrite=overwrite)
-        return
-    tuned = None
+    if tune and options.distributed:
+        raise ValueError("--tune is not there with --distributed")
+    speaks = not options.distributed or os.environ.get("RANK", "0") == "0"  # one of all processes
+    with warnings.catch_warnings():
+        if not speaks:
+            warnings.simplefilter("ignore")
+        try:
+            summary = _trained(options, out, resume=resume, overwrite=overwrite, tune=tune)
+        except Stopped as stopped:
+            if not speaks:
+                raise typer.Exit(FAILED) from None
+            again = f"continue with: mixdim train --resume --out {quote(str(out))}"
+            if options.distributed:
+                again = "go on with the same command and --resume"
+            raise stopped_by(stopped.signal_name, f"{stopped}; {again}") from None
+    if speaks:
+        typer.echo(_results(summary))
+        typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(summary['data'])}")
+
+
+def _trained(
+    options: RunConfig, out: Path, *, resume: bool, overwrite: bool, tune: bool
+) -> dict[str, Any]:
+    """Train the run, and return its summary."""
+    from mixdim.runs.run import Run
+
+    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
+    told: dict[str, Any] = {"resume": resume, "progress": True, "echo": typer.echo}
+    run = Run.create(out, options, **how)
     if tune:
-        options, tuned = _tuned(options, out, resume=resume, overwrite=overwrite)
-    try:
-        with progress_bars(unit="samples") as progress:
-            run = train_run(
-                options,
-                out,
-                resume=resume,
-                overwrite=overwrite,
-                progress=progress,
-                echo=typer.echo,
-                tuned=tuned,
-            )
-    except Stopped as stopped:
-        line = f"{stopped}; continue with: mixdim train --resume --out {quote(str(out))}"
-        raise stopped_by(stopped.signal_name, line) from None
-    typer.echo(_results(run.summary))
-    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(run.summary['data'])}")
+        options, told["tuned"] = _tuned(options, out)
+        run = Run.create(out, options, **how)
+    if not options.distributed:
+        return run.train(**told)
+    from mixdim.distributed.process_group import init
+
+    with init() as group:
+        return run.train(group=group, **told)
 
 
 def _complete(options: RunConfig) -> RunConfig:
     """What would be run, having checked it; without data, what no data decides."""
-    from mixdim.data import Dataset
-    from mixdim.runs.distributed import resolved_for_ranks
-    from mixdim.runs.models import check_fits
     from mixdim.runs.resolution import without_data
-    from mixdim.runs.train import plan_of
-    from mixdim.training.evaluation import feature_to_slice_by
+    from mixdim.runs.train import planned
 
-    if options.data is None:
-        return without_data(options)
-    if options.distributed:
-        found, dataset = resolved_for_ranks(options)
-    else:
-        dataset = Dataset(options.data)
-        found = options.resolved(dataset)
-        check_fits(found, dataset)
-        feature_to_slice_by(dataset, found.slice_by)
-    found.training_options()
-    plan_of(found, dataset)
-    return found
-
-
-def _train_distributed(options: RunConfig, out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Train on all processes; the first of them speaks."""
-    from mixdim.runs.distributed import train_distributed
-    from mixdim.training import Stopped
-
-    speaks = os.environ.get("RANK", "0") == "0"
-    told: Any = {"resume": resume, "overwrite": overwrite}
-    try:
-        if speaks:
-            with progress_bars(unit="samples") as progress:
-                summary = train_distributed(options, out, progress=progress, echo=typer.echo, **told)
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the first says them
-                train_distributed(options, out, **told)
-            return
-    except Stopped as stopped:
-        if not speaks:
-            raise typer.Exit(FAILED) from None
-        line = f"{stopped}; go on with the same command and --resume"
-        raise stopped_by(stopped.signal_name, line) from None
-    typer.echo(_results(summary))
-    typer.echo(f"next: mixdim evaluate {quote(str(out))} --data {quote(summary['data'])}")
+    return without_data(options) if options.data is None else planned(options).config
 
 
 def evaluate(
-    run: Run,
+    run: RunFolder,
     data: Data,
     split: Split = "test",
     weights: Weights = "best",
@@ -167,27 +140,19 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure a trained model on a split of a data set."""
-    from mixdim.runs.trained import evaluate_run
+    from mixdim.runs.run import Run
 
-    with progress_bars(unit="samples") as progress:
-        found = evaluate_run(
-            run, data, split=split, weights=weights, slice_by=slice_by, progress=progress
-        )
+    found = Run.open(run).evaluate(data, split, weights=weights, slice_by=slice_by, progress=True)
     typer.echo(
         json.dumps(found, indent=2) if as_json else _metrics_table({f"{split}, {weights}": found})
     )
 
 
-def _tuned(
-    options: RunConfig, out: Path, *, resume: bool, overwrite: bool
-) -> tuple[RunConfig, dict[str, Any]]:
+def _tuned(options: RunConfig, out: Path) -> tuple[RunConfig, dict[str, Any]]:
     """Search for the weight decay; trials that an earlier call finished are not made again."""
-    from mixdim.runs.folder import make_run_folder
     from mixdim.runs.sweeps.sweep import SweepStopped
     from mixdim.runs.sweeps.tune import tune_weight_decay
 
-    if out.exists():
-        make_run_folder(out, resume=resume, overwrite=overwrite)  # say now what would be said later
     try:
         with progress_bars(slow="runs") as progress:
             found = tune_weight_decay(options, out, progress=progress, echo=typer.echo)

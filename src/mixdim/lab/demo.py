@@ -26,12 +26,12 @@ from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig
 from mixdim.runs.figures.frontier import frontier_figure
 from mixdim.runs.figures.plots import save_figure, widths_figure
+from mixdim.runs.plans import plan_of
 from mixdim.runs.report.findings import Finding
 from mixdim.runs.report.page import write_report
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines, train_and_measure
 from mixdim.runs.sweeps.objective import best_possible, common_task, objective_of
 from mixdim.runs.sweeps.records import Record, append_record
-from mixdim.runs.train import plan_of
 from mixdim.training import Stopped
 from mixdim.training.baselines import Baselines
 

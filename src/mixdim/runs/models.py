@@ -1,18 +1,39 @@
-"""Where a run's config and data meet the models that there are. Knows no formula and no training."""
+"""The model of a run: built from its config, started as its baseline, read back. Knows no formula.
+
+The folder of a run keeps the weights that were trained; quantizing them again gives the same numbers.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
-from mixdim.models import MODELS, Drawn, Facts, Model, model_named
+from mixdim.layer.quantizing import quantize
+from mixdim.models import MODELS, Baseline, Drawn, Facts, Model, model_named
 from mixdim.models.base import MakeLayer
 from mixdim.planning.plan import Plan
+from mixdim.training import Checkpoints, load_weights
+from mixdim.training.baselines import shrunken_biases
+from mixdim.training.checkpoint import CheckpointError
+from mixdim.training.evaluation import Progress
+from mixdim.training.first_order import LogisticRegression, fit_logistic, moments
+from mixdim.training.group import ALONE, Group
 
 if TYPE_CHECKING:
     from mixdim.data import Dataset
     from mixdim.runs.config import RunConfig
+
+WEIGHTS = ("best", "last")
+
+
+class Loaded(NamedTuple):
+    """A run's model, and the step that its weights are of."""
+
+    model: Model
+    step: int
 
 
 def facts_of(dataset: Dataset) -> Facts:
@@ -48,6 +69,92 @@ def build_model(
     facts = Facts(num_dense=num_dense, constant=mean)
     others = {} if layer is None else {"layer": layer}
     return model_named(config.model).build(plan, facts, options_of(config), drawn, **others)
+
+
+def begin(
+    model: Model,
+    dataset: Dataset,
+    *,
+    from_baseline: bool,
+    progress: Progress | None = None,
+    group: Group = ALONE,
+) -> dict[str, Any] | None:
+    """Set how numbers are standardized and, if asked for, the weights of the baseline.
+
+    Returns what the logistic regression reaches, if there was one; where it diverges, weights stay at 0.
+    In a group, process 0 fits it, and the model of every process takes the rows that it holds.
+    """
+    first_order = model.first_order
+    if first_order is not None:
+        first_order.standardize_by(*moments(dataset))
+    if not from_baseline:
+        return None
+    if first_order is None:
+        biases = map(torch.from_numpy, shrunken_biases(dataset).biases)
+        model.start_from(Baseline(dict(zip(dataset.single_valued, biases, strict=True))))
+        return None
+    fitted: list[LogisticRegression] = []
+
+    def fit() -> dict[str, Any] | None:
+        try:
+            logistic, measured = fit_logistic(dataset, float(first_order.constant), progress=progress)
+        except FloatingPointError:  # `baselines_of` says so
+            return None
+        fitted.append(logistic)
+        return {
+            "of_numbers": logistic.dense.tolist(),
+            "shift": logistic.shift.item(),
+            "measured": measured,
+        }
+
+    told = group.first(fit, ValueError, OSError)
+    if told is None:
+        return None
+    of_ids = {n: torch.empty(len(found), 1, device="meta") for n, found in dataset.counts.items()}
+    for logistic in fitted:  # others have the shapes alone
+        of_ids = logistic.of_ids()
+    model.start_from(Baseline(of_ids, torch.tensor(told["of_numbers"]), torch.tensor(told["shift"])))
+    return dict(told["measured"])
+
+
+def read_model(
+    path: Path, config: RunConfig, plan: Plan, weights: str = "best", *, num_dense: int
+) -> Loaded:
+    """Read a run's model back, with its "best" or "last" weights as they were trained."""
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights must be {' or '.join(WEIGHTS)}, got {weights!r}")
+    model = build_model(config, plan.trainable(), num_dense=num_dense, mean=0.0)  # mean: a weight too
+    checkpoints = Checkpoints(path / "checkpoint")
+    newest = checkpoints.newest()
+    if weights == "best":
+        best = None if newest is None else newest.state["best"]
+        chosen = checkpoints.best(None if best is None else best["step"])
+    elif newest is None:
+        raise CheckpointError(f"{path} has no checkpoint yet")
+    else:
+        chosen = newest
+    load_weights(model, chosen)
+    return Loaded(model, chosen.step)
+
+
+def as_served(model: Model, plan: Plan) -> Model:
+    """A trained model as its plan serves it: itself, or a copy whose embeddings are quantized."""
+    return model if plan.is_trained else quantize(model, plan.least_bits)
+
+
+def embedding_bytes(model: Model) -> int:
+    """Bytes of all that layers of the plan hold: tables, projections, codes, scales, ranks of ids."""
+    states = (layer.state_dict() for layer in model.embedding_layers())
+    return sum(tensor.nbytes for state in states for tensor in state.values())
+
+
+def tables_of(model: Model) -> dict[str, np.ndarray]:
+    """The matrix that each feature's embedding stands for, by feature name: (rows, base_dim)."""
+    return {
+        name: layer.dense_weight(name).numpy(force=True)
+        for layer in model.embedding_layers()
+        for name in layer.plan
+    }
 
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:

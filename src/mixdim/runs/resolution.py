@@ -20,6 +20,7 @@ from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
 
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
+MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's options to train
 
 
 def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:
@@ -110,6 +111,20 @@ def without_data(config: RunConfig) -> RunConfig:
     return found.merged_with(
         _defaults_of(preset(name), {} if model is None else dict(vars(model.Options())))
     )
+
+
+def check_resolved(config: RunConfig) -> None:
+    """Refuse what no run has written: an option that is missing, or that does not fit the others."""
+    filled = without_data(config)
+    training = (field.name for field in fields(TrainingOptions) if field.name not in MAY_BE_MISSING)
+    needed = ["model", "init", "preset", *training]
+    missing = [name for name in needed if getattr(config, name) is None]
+    if config.model is not None:
+        own = vars(model_named(config.model).Options())
+        missing += [name for name in own if name not in config.model_options]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} must be there, as when the run was started")
+    training_options(filled)
 
 
 def training_options(config: RunConfig) -> TrainingOptions:

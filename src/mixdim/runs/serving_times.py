@@ -1,7 +1,4 @@
-"""What an exported model costs: bytes, loss before and after, time of an answer. Writes what it reports.
-
-Knows nothing about how a model becomes a file.
-"""
+"""How long a run's model takes for an answer, eager and exported in several ways. Keeps no file."""
 
 from __future__ import annotations
 
@@ -21,98 +18,27 @@ from torch import nn
 from mixdim._util.arguments import whole_number
 from mixdim._util.text import align
 from mixdim.data import Batch, Dataset
-from mixdim.data.folder import SPLITS
-from mixdim.planning.budget import format_bytes
-from mixdim.runs.exported import (
-    Predict,
-    export_run,
-    losses,
-    open_to_export,
-    vocabulary_path,
-)
-from mixdim.runs.trained import OpenedRun
+from mixdim.models import Model
+from mixdim.planning.plan import Plan
+from mixdim.runs.export import batch_of, onnx_opener
+from mixdim.runs.predict import PredictBatch
+from mixdim.runs.run import Run
 from mixdim.serving.exporting import export
 from mixdim.serving.layer_graph import Asked
-from mixdim.serving.onnx_file import files_of
-from mixdim.serving.session import ServedModel, inputs_of
 from mixdim.serving.timing import Timing, measure
+from mixdim.serving.timing import threads as with_threads
 from mixdim.serving.torch_file import TensorModel, to_trace
 from mixdim.storages.rows import BITS
-from mixdim.tasks import task_of
-from mixdim.training.evaluation import Progress, evaluating
+from mixdim.training.evaluation import evaluating
 
-LOOKS = (1, 256)  # batches that an export is timed with
 BATCHES = (1, 32, 256, 2048)
 TORCH_ONNX, EAGER = "torch.onnx", "eager"
 
 
-def export_and_measure(
-    run: Path,
-    out: Path,
-    *,
-    split: str = "test",
-    progress: Progress | None = None,
-    echo: Callable[[str], None],
-    **options: Any,
-) -> None:
-    """Export a run, see `export_run`, and say what came out, line by line."""
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    opened, dataset = export_run(run, out, **options)
-    for path in (*files_of(out), vocabulary_path(out)):
-        echo(f"{path}: {format_bytes(path.stat().st_size)}")
-    bits = options.get("bits") or opened.plan.least_bits
-    blocks = opened.plan.quantized(bits).blocks
-    kinds = {block.storage.kind for block in blocks if block.dim and block.storage.is_trained}
-    if bits < 32 and kinds:
-        echo(f"not quantized: blocks stored as {', '.join(sorted(kinds))}")
-    format = options.get("format") or out.suffix.removeprefix(".")
-    predict = pt2_opener(out, dataset) if format == "pt2" else onnx_opener(out)
-    if dataset.splits[split][1] > dataset.splits[split][0]:
-        before, after = losses(opened, dataset, predict, split, progress)
-        words = task_of(dataset.task).objective_words
-        echo(f"{words} on {split}: {before:.6f} before, {after:.6f} after ({after - before:+.1e})")
-    with _threads(1):
-        for size in LOOKS:
-            batch = batch_of(dataset, size)
-            timing = measure({out.name: _call(predict, batch)})[out.name]
-            echo(f"batch of {size}: {timing} of one processor")
-
-
-def onnx_opener(path: Path, *, threads: int = 1) -> Predict:
-    """Open an ONNX file that was just exported, to predict with."""
-    served = ServedModel(path, threads=threads)
-    return lambda batch: served.run(inputs_of(batch))
-
-
-def pt2_opener(path: Path, dataset: Dataset) -> Predict:
-    """Open a .pt2 file that was just exported, to predict with."""
-    program = torch.export.load(path).module()
-
-    def predict(batch: Batch) -> Any:
-        with torch.no_grad():
-            return program(*tensors_of(batch, dataset)).numpy()
-
-    return predict
-
-
-def tensors_of(batch: Batch, dataset: Dataset) -> list[torch.Tensor]:
-    """The inputs of a .pt2 file, in their order."""
-    dense = [batch.dense] if dataset.num_dense else []
-    bags = [tensor.to(torch.int64) for bag in batch.bags.values() for tensor in bag]
-    return [batch.ids.to(torch.int64), *dense, *bags]
-
-
-def batch_of(dataset: Dataset, size: int) -> Batch:
-    """The first rows of a data set, again and again if there are fewer."""
-    rows = torch.arange(size) % max(dataset.meta.num_rows, 1)
-    return dataset.rows(rows.numpy())
-
-
 def bench(
-    run: Path,
+    run: Run,
     *,
-    data: Path | None = None,
+    data: Path | str | Dataset | None = None,
     batches: Sequence[int] = BATCHES,
     threads: int = 1,
     seconds: float = 1.0,
@@ -121,14 +47,15 @@ def bench(
     """Time answers of a run's model, eager and exported in several ways, and print tables."""
     for size in batches:
         whole_number(size, "batch")
-    opened, dataset = open_to_export(run, data)
+    dataset = run.dataset(data)
+    model = run.load(dataset).model
     with tempfile.TemporaryDirectory() as folder, ExitStack() as contexts:
-        contexts.enter_context(_threads(whole_number(threads, "threads")))
-        contexts.enter_context(evaluating(opened.model))
+        contexts.enter_context(with_threads(whole_number(threads, "threads")))
+        contexts.enter_context(evaluating(model))
         contexts.enter_context(torch.inference_mode())
-        contenders: dict[str, Predict] = {EAGER: lambda batch: opened.model(batch)}
+        contenders: dict[str, PredictBatch] = {EAGER: lambda batch: model(batch)}
         sizes: dict[str, int | None] = {EAGER: None}
-        for name, write in _ways(opened, dataset).items():
+        for name, write in _ways(model, run.plan, dataset).items():
             path = Path(folder) / f"{name}.onnx"
             try:
                 write(path)
@@ -152,7 +79,7 @@ def bench(
     return results
 
 
-def _ways(opened: OpenedRun, dataset: Dataset) -> dict[str, Callable[[Path], object]]:
+def _ways(model: Model, plan: Plan, dataset: Dataset) -> dict[str, Callable[[Path], object]]:
     """How a model is exported, by name."""
     asked = Asked(
         bags=[feature.name for feature in dataset.meta.features if feature.bag],
@@ -162,7 +89,7 @@ def _ways(opened: OpenedRun, dataset: Dataset) -> dict[str, Callable[[Path], obj
 
     def own(path: Path, bits: int = 32) -> object:
         return export(
-            opened.model,
+            model,
             path,
             bits=bits,
             task=asked.task,
@@ -170,11 +97,9 @@ def _ways(opened: OpenedRun, dataset: Dataset) -> dict[str, Callable[[Path], obj
             unknown=asked.unknown,
         )
 
-    ways: dict[str, Callable[[Path], object]] = {
-        TORCH_ONNX: lambda path: _by_torch(opened.model, asked, path)
-    }
-    if not opened.plan.is_trained:
-        return {**ways, f"{opened.plan.least_bits} bits": own}
+    ways: dict[str, Callable[[Path], object]] = {TORCH_ONNX: lambda path: _by_torch(model, asked, path)}
+    if not plan.is_trained:
+        return {**ways, f"{plan.least_bits} bits": own}
     return ways | {f"{bits} bits": partial(own, bits=bits) for bits in BITS}
 
 
@@ -194,7 +119,7 @@ def _by_torch(model: nn.Module, asked: Asked, path: Path) -> None:
         )
 
 
-def _call(predict: Predict, batch: Batch) -> Callable[[], object]:
+def _call(predict: PredictBatch, batch: Batch) -> Callable[[], object]:
     return lambda: predict(batch)
 
 
@@ -222,14 +147,3 @@ def _silence() -> Iterator[None]:
             yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """While it is entered, PyTorch works with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -6,20 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mixdim._util.text import align
-from mixdim.data import Dataset
-from mixdim.models import Model
 from mixdim.planning.bands import Bands
 from mixdim.planning.from_counts import plan
 from mixdim.planning.from_tables import nearest_temperature, spectral_plan, table_error
 from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import Rounding
 from mixdim.planning.table import rule_in_words
-from mixdim.runs.config import read_config
+from mixdim.runs.models import tables_of
 from mixdim.runs.resolution import TEMPERATURE
-from mixdim.runs.trained import open_for
+from mixdim.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -73,13 +69,10 @@ def plans_from_run(
     rounding: Rounding = "power_of_two",
 ) -> PlansFromRun:
     """Plan from the spectra of a run's best weights and, for comparison, by the power law."""
-    config = read_config(path / "config.toml")
-    if config.data is None:
-        raise ValueError(f"{path / 'config.toml'} does not say which data the run was trained on")
-    dataset = Dataset(config.data)
-    run = open_for(path, dataset)
-    bands = bands if bands is not None else config.bands or 1
-    tables = tables_of(run.model)
+    run = Run.open(path)
+    dataset = run.dataset()
+    bands = bands if bands is not None else run.config.bands or 1
+    tables = tables_of(run.load(dataset).model)
     asked: dict[str, Any] = {"counts": dataset.counts, "ids_per_sample": dataset.ids_per_sample}
     spectral = spectral_plan(tables, budget=budget, bands=bands, rounding=rounding, **asked)
     power_law = plan(
@@ -96,12 +89,3 @@ def plans_from_run(
         table_error(tables, power_law, **asked),
         run.plan,
     )
-
-
-def tables_of(model: Model) -> dict[str, np.ndarray]:
-    """The matrix that each feature's embedding stands for, by feature name: (rows, base_dim)."""
-    return {
-        name: layer.dense_weight(name).numpy(force=True)
-        for layer in model.embedding_layers()
-        for name in layer.plan
-    }

@@ -19,9 +19,9 @@ from mixdim.planning.budget import parse_budget
 from mixdim.planning.plan import Plan
 from mixdim.runs.baseline_report import baselines_line, warning_below_baseline
 from mixdim.runs.config import RunConfig, run_options
-from mixdim.runs.embeddings import embedding_bytes
 from mixdim.runs.folder import JOURNAL, SUMMARY
-from mixdim.tasks import Task, task_of
+from mixdim.runs.models import embedding_bytes
+from mixdim.tasks import TASKS, task_of
 from mixdim.training import Result
 from mixdim.training.baselines import Baselines
 
@@ -93,23 +93,25 @@ def read_summary(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path / SUMMARY} is malformed: {error}") from None
 
 
-def read_curve(path: Path, task: Task) -> tuple[dict[str, Any], ...]:
-    """The validations that a run's journal tells of, also those from before a resumption.
+def read_curve(path: Path) -> tuple[dict[str, Any], ...]:
+    """The validations in a run's journal, also those from before a resumption.
 
     Each has `step`, `epoch`, `train_seconds`, `seconds`, the objective as `loss`, and what else the task
     keeps in its curves.
     """
     journal = path / JOURNAL
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.is_file() else []
-    return tuple(
-        {
-            **{name: line[name] for name in ("step", "epoch", "train_seconds", "seconds")},
-            "loss": line["validation"][task.objective],
-            **{name: line["validation"][name] for name in task.curve_metrics},
-        }
-        for line in map(json.loads, lines)
-        if line["kind"] == "validation"
-    )
+    return tuple(_point(line) for line in map(json.loads, lines) if line["kind"] == "validation")
+
+
+def _point(line: Mapping[str, Any]) -> dict[str, Any]:
+    found = line["validation"]
+    task = next(task for task in TASKS.values() if task.objective in found)
+    return {
+        **{name: line[name] for name in ("step", "epoch", "train_seconds", "seconds")},
+        "loss": found[task.objective],
+        **{name: found[name] for name in task.curve_metrics},
+    }
 
 
 def advice_after(summary: Mapping[str, Any]) -> list[str]:

@@ -1,41 +1,28 @@
-"""A training run: plan, build, train, come back to it. Knows nothing about what is in the loop."""
+"""How a run is trained, on one process or many: from its config to its summary. Knows no loop."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from mixdim._util.files import write_atomically
-from mixdim._util.locks import alone_at_work
 from mixdim.data import Dataset
 from mixdim.models import Model
-from mixdim.planning.budget import format_bytes, parse_bytes
-from mixdim.planning.from_counts import plan as make_plan
-from mixdim.planning.methods import plan_by_method
+from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
-from mixdim.runs.beginning import begin
-from mixdim.runs.config import RunConfig, read_config
-from mixdim.runs.embeddings import check_servable, embedding_bytes, served
-from mixdim.runs.folder import (
-    CONFIG,
-    PLAN,
-    SUMMARY,
-    TUNING,
-    empty,
-    make_run_folder,
-    remove_unfinished,
-)
+from mixdim.runs.config import RunConfig
+from mixdim.runs.distributed import check_shardable, for_ranks, line_about_ranks, sharded
+from mixdim.runs.folder import PLAN, SUMMARY, TUNING
 from mixdim.runs.memory import require_memory
-from mixdim.runs.models import build_model, check_fits, check_shares
-from mixdim.runs.summary import read_curve, read_summary, summarize
-from mixdim.runs.trained import WEIGHTS, TrainedRun, check_features, open_for
+from mixdim.runs.models import as_served, begin, build_model, check_fits, embedding_bytes, read_model
+from mixdim.runs.plans import plan_of
+from mixdim.runs.summary import summarize
 from mixdim.tasks import task_of
 from mixdim.training import Learner, LocalLearner, Trainer, evaluate
 from mixdim.training.auto import in_words
@@ -51,139 +38,110 @@ GO_ON = "torchrun --nproc-per-node 2 -m mixdim train --distributed --resume --ou
 NAMED = 3  # features in a line that says why
 
 Echo = Callable[[str], None]
+Summary = dict[str, Any]
 
 
-def train_run(
-    config: RunConfig,
-    out: Path,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    echo: Echo = lambda line: None,
-    known_baselines: Mapping[str, Baselines] | None = None,
-    tuned: Mapping[str, Any] | None = None,
-) -> TrainedRun:
-    """Train as the config says, and keep everything in the folder `out`.
+class Planned(NamedTuple):
+    """What a run is: all its options, its data, and the plan that it serves."""
 
-    - `known_baselines` were measured before, by the fingerprint of their data: they are not made again.
-    - `tuned`: what was tried to find the config's weight decay; the summary tells of it.
-    """
-    if resume and overwrite:
-        raise ValueError("give --resume or --overwrite, not both")
-    saved, planned = out / CONFIG, out / PLAN
-    if resume and saved.is_file():
-        config = continued(config, read_config(saved), out)
-    if config.distributed:
-        raise ValueError(f"{out} is of many processes: go on with {GO_ON} {out}")
+    config: RunConfig
+    dataset: Dataset
+    plan: Plan
+
+
+class Start(NamedTuple):
+    """What training starts with; on many processes, `model` has only the shapes of the whole."""
+
+    learner: Learner
+    model: Model
+    lines: list[str]
+    logistic: dict[str, Any] | None = None  # the part of the baselines that was measured on the way
+
+
+def planned(config: RunConfig) -> Planned:
+    """Fill in what a config does not give, from its data; refuse what cannot be trained."""
     if config.data is None:
-        raise ValueError(f"{out} holds no run to resume" if resume else "data is missing: give --data")
+        raise ValueError("data is missing: give --data")
     dataset = Dataset(config.data)
-    task = task_of(dataset.task)
+    if config.distributed:
+        config = for_ranks(config, dataset)
     config = config.resolved(dataset)
     check_fits(config, dataset)
-    feature_to_slice_by(dataset, config.slice_by)  # now, before there is a folder
-    options = config.training_options()
+    feature_to_slice_by(dataset, config.slice_by)
+    config.training_options()
     plan = plan_of(config, dataset)
-    trained = plan.trainable()
-    if resume and planned.is_file() and Plan.load(planned) != plan:
-        if config.plan is not None:
-            raise ValueError(f"{out} was started with another plan than {config.plan} holds now")
-        raise ValueError(f"{out} was started on other data than {dataset.path} holds now")
-    if resume and (out / SUMMARY).is_file():
-        summary = read_summary(out)
-        if "compressed_from" in summary:
-            raise ValueError(
-                f"{out} was made by mixdim compress and is not trained on: its plan can be trained anew "
-                f"with --plan {planned}"
-            )
-        if is_finished(summary, config):
-            echo(f"{out} is finished already")
-            return TrainedRun(summary, read_curve(out, task), lambda: open_for(out, dataset).model)
-    available = available_memory()
-    forecast = require_memory(config, trained, dataset, available=available)
-    with begun(out, config, plan, resume=resume, overwrite=overwrite):
-        if tuned is not None:
-            write_atomically(out / TUNING, json.dumps(tuned, indent=2) + "\n")
-        torch.manual_seed(options.seed)
-        mean = task.constant_output(dataset.mean_target)
-        model = build_model(config, trained, num_dense=dataset.num_dense, mean=mean)
-        from_baseline = bool(config.model_options.get("from_baseline"))
-        logistic = begin(model, dataset, from_baseline=from_baseline, progress=progress)
-        for line in opening_lines(config, plan, model, dataset):
-            echo(line)
-        echo(f"memory: about {forecast}, {forecast.share_of(available)}")
-        summary = trained_summary(
-            LocalLearner(model, options),
-            model,
-            config,
-            plan,
-            dataset,
-            out,
-            resume=resume,
-            progress=progress,
-            baselines=(known_baselines or {}).get(dataset.fingerprint),
-            logistic=logistic,
+    if config.distributed:
+        check_shardable(plan)
+    return Planned(config, dataset, plan)
+
+
+def planned_again(
+    out: Path, config: RunConfig, plan: Plan, summary: Mapping[str, Any] | None
+) -> Planned:
+    """The run in a folder, to go on with; refuse one whose plan or data are others than before."""
+    found = planned(config)
+    if found.plan != plan and config.plan is not None:
+        raise ValueError(f"{out} was started with another plan than {config.plan} holds now")
+    if found.plan != plan:
+        raise ValueError(f"{out} was started on other data than {found.dataset.path} holds now")
+    if summary is not None and "compressed_from" in summary:
+        raise ValueError(
+            f"{out} was made by mixdim compress and is not trained on: its plan can be trained anew "
+            f"with --plan {out / PLAN}"
         )
-        if (out / TUNING).is_file():  # also from before a resumption
-            summary["tuning"] = json.loads((out / TUNING).read_bytes())
-        if not plan.is_trained:
-            model = served(model, plan)
-            summary |= _measured_as_served(model, summary, out, dataset, progress)
-        page = json.dumps(summary, indent=2) + "\n"
-        write_atomically(out / SUMMARY, page)
-        return TrainedRun(json.loads(page), read_curve(out, task), lambda: model)
+    return found
 
 
-@contextmanager
-def begun(
+def continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
+    """The saved config of a run, with what may change; refuse what may not."""
+    before_of = saved.to_dict()
+    if given.distributed and not saved.distributed:
+        raise ValueError(f"{out} was started without --distributed: resume it without")
+    for name, value in given.given().items():
+        before = before_of.get(name)
+        now = str(Path(value).resolve()) if name in ("data", "plan") else value
+        if name == "preset" and before is not None:
+            now = check_preset(value)
+        if now != before and name not in MAY_CHANGE:
+            raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
+    return replace(given, data=None).merged_with(saved)
+
+
+def check_group(out: Path, config: RunConfig, group: Group) -> None:
+    """Refuse to train with one process what is of many, and the other way round."""
+    if group is ALONE and config.distributed:
+        raise ValueError(f"{out} is of many processes: go on with {GO_ON} {out}")
+    if group is not ALONE and not config.distributed:
+        raise ValueError(f"{out} is of one process: many need the option distributed")
+
+
+def is_finished(summary: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a run has come to the end that the config asks for."""
+    return bool(summary["epochs"] == config.epochs and summary["patience"] == config.patience)
+
+
+def train(
     out: Path,
-    config: RunConfig,
-    plan: Plan,
+    run: Planned,
     *,
     resume: bool,
-    overwrite: bool,
-    group: Group = ALONE,
-) -> Iterator[None]:
-    """Hold the folder of a run, with its config and plan written; process 0 does that for all."""
-    with ExitStack() as held:
-
-        def begin() -> None:
-            if group.rank > 0:
-                return
-            make_run_folder(out, resume=resume, overwrite=overwrite)
-            held.enter_context(alone_at_work(out))
-            if not resume:
-                empty(out)
-            remove_unfinished(out)
-            write_atomically(out / CONFIG, config.to_toml())
-            plan.save(out / PLAN)
-
-        group.together(begin, ValueError, OSError)
-        yield
-
-
-def trained_summary(
-    learner: Learner,
-    model: Model,
-    config: RunConfig,
-    plan: Plan,
-    dataset: Dataset,
-    out: Path,
-    *,
-    resume: bool,
+    group: Group,
     progress: Progress | None,
-    group: Group = ALONE,
-    baselines: Baselines | None = None,
-    logistic: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Train, and put together what `summary.json` says; in a group all processes return it.
-
-    - `model` is that of one process: only its shapes are read.
-    - `baselines` of the data, if they are known; `logistic` is a part of them that is.
-    """
+    echo: Echo | None,
+    notes: Sequence[str],
+    known_baselines: Mapping[str, Baselines],
+    tuned: Mapping[str, Any] | None,
+) -> tuple[Summary, Model | None]:
+    """Train in a folder that is held; returns the summary and, on one process, the model as served."""
+    config, dataset, plan = run
+    if tuned is not None and group.rank == 0:
+        write_atomically(out / TUNING, json.dumps(tuned, indent=2) + "\n")
+    start = _sharded_start(run, group, progress) if config.distributed else _start(run, progress)
+    if echo is not None and group.rank == 0:
+        for line in (*_opening_lines(run, start.model), *start.lines, *notes):
+            echo(line)
     trainer = Trainer(
-        learner,
+        start.learner,
         dataset,
         config.training_options(),
         out=out,
@@ -192,52 +150,70 @@ def trained_summary(
         tensorboard=bool(config.tensorboard),
     )
     result = trainer.run(resume=resume)
+    known = known_baselines.get(dataset.fingerprint)
 
-    def summary() -> dict[str, Any]:
-        known = baselines or baselines_of(dataset, logistic=logistic, progress=progress)
-        return summarize(config, plan, model, result, dataset, known)
+    def summarized() -> Summary:
+        found = known or baselines_of(dataset, logistic=start.logistic, progress=progress)
+        return summarize(config, plan, start.model, result, dataset, found)
 
-    return group.first(summary)
+    summary, model = group.first(summarized), None
+    if config.distributed:
+        summary["ranks"] = group.world
+    else:
+        model = as_served(start.model, plan)
+        if not plan.is_trained:
+            summary |= _measured_as_served(model, summary, out, run, progress)
+    if (out / TUNING).is_file():  # also from before a resumption
+        summary["tuning"] = json.loads((out / TUNING).read_bytes())
+    page = json.dumps(summary, indent=2) + "\n"
+    if group.rank == 0:
+        write_atomically(out / SUMMARY, page)
+    group.barrier()  # nobody leaves before it is written
+    return json.loads(page), model
 
 
-def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
-    """The plan that a config asks for, of the features of a data set, as it is served."""
-    bits = 32 if config.bits is None else config.bits
-    if config.plan is not None:
-        plan = Plan.load(config.plan)
-        check_features(plan, dataset, f"the plan {config.plan}")
-        if config.bits is not None and not plan.is_trained:
-            raise ValueError(f"the plan {config.plan} is quantized already: leave out bits={bits}")
-        check_servable(plan)
-        return plan.quantized(bits)
-    if config.method is not None:
-        assert config.budget is not None
-        num_bytes = parse_bytes(config.budget)
-        plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim, bits=bits)
-        check_shares(config, plan)
-        return plan
-    assert config.bands is not None
-    assert config.min_dim is not None
-    plan = make_plan(
+def _start(run: Planned, progress: Progress | None) -> Start:
+    """The model of one process, with its first weights."""
+    config, dataset, plan = run
+    options = config.training_options()
+    torch.manual_seed(options.seed)
+    mean = task_of(dataset.task).constant_output(dataset.mean_target)
+    model = build_model(config, plan.trainable(), num_dense=dataset.num_dense, mean=mean)
+    logistic = begin(model, dataset, from_baseline=_from_baseline(config), progress=progress)
+    return Start(LocalLearner(model, options), model, [], logistic)
+
+
+def _sharded_start(run: Planned, group: Group, progress: Progress | None) -> Start:
+    """The model spread over all processes."""
+    config, dataset, plan = run
+    mean = task_of(dataset.task).constant_output(dataset.mean_target)
+    learner = sharded(config, plan, dataset, mean)
+    with torch.device("meta"):
+        shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
+    logistic = begin(
+        learner.module,
         dataset,
-        temperature=config.temperature,
-        base_dim=config.base_dim,
-        budget=config.budget,
-        bands=config.bands,
-        rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
-        min_dim=config.min_dim,
+        from_baseline=_from_baseline(config),
+        progress=progress if group.rank == 0 else None,
+        group=group,
     )
-    return plan.quantized(bits)
+    return Start(learner, shapes, [line_about_ranks(config, plan, group.world)], logistic)
+
+
+def _from_baseline(config: RunConfig) -> bool:
+    return bool(config.model_options.get("from_baseline"))
 
 
 def _measured_as_served(
-    model: Model, summary: dict[str, Any], out: Path, dataset: Dataset, progress: Progress | None
-) -> dict[str, Any]:
+    model: Model, summary: Summary, out: Path, run: Planned, progress: Progress | None
+) -> Summary:
     """What a summary says of quantized embeddings: of the best weights in `model`, and of the last."""
-    steps = {which: summary["validation"][which]["step"] for which in WEIGHTS}
+    config, dataset, plan = run
+    steps = {which: summary["validation"][which]["step"] for which in ("best", "last")}
     of_step = {steps["best"]: model}
     if steps["last"] not in of_step:
-        of_step[steps["last"]] = open_for(out, dataset, "last").model
+        last = read_model(out, config, plan, "last", num_dense=dataset.num_dense)
+        of_step[steps["last"]] = as_served(last.model, plan)
     measured: dict[str, Any] = {"embedding_bytes": embedding_bytes(model)}
     for split in ("validation", "test"):
         metrics = {
@@ -258,36 +234,12 @@ def _measured_as_served(
     return {**measured, "before_quantizing": before}
 
 
-def is_finished(summary: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a run has come to the end that the config asks for."""
-    return bool(summary["epochs"] == config.epochs and summary["patience"] == config.patience)
+# What is said at the beginning.
 
 
-def continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
-    """The saved config of a run, with what may change; refuse what may not."""
-    before_of = saved.to_dict()
-    for name, value in given.given().items():
-        before = before_of.get(name)
-        now = str(Path(value).resolve()) if name in ("data", "plan") else value
-        if name == "preset" and before is not None:
-            now = check_preset(value)
-        if now != before and name not in MAY_CHANGE:
-            raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
-    return replace(given, data=None).merged_with(saved)
-
-
-def _unknown_dropout_line(untrained: Sequence[str]) -> str:
-    """Say that it is on and, if so, why it is the default."""
-    line = "unknown dropout: ids become unknown with probability 1/(1 + count)"
-    if not untrained:
-        return line
-    named = ", ".join(untrained[:NAMED])
-    others = f" and {len(untrained) - NAMED} others" if len(untrained) > NAMED else ""
-    return f"{line}, since no row to train on has an unknown {named}{others}"
-
-
-def opening_lines(config: RunConfig, plan: Plan, model: Model, dataset: Dataset) -> list[str]:
-    """What is trained and how, of a resolved config."""
+def _opening_lines(run: Planned, model: Model) -> list[str]:
+    """What is trained and how."""
+    config, dataset, plan = run
     lines = [_model_line(config, plan, model)]
     if not plan.is_trained:
         served_bytes = format_bytes(plan.nbytes())
@@ -313,3 +265,20 @@ def _model_line(config: RunConfig, plan: Plan, model: Model) -> str:
     if model.first_order is not None:
         line += f", {model.first_order.num_weights:,} first-order weights, which no budget counts"
     return line
+
+
+def _unknown_dropout_line(untrained: Sequence[str]) -> str:
+    """Say that it is on and, if so, why it is the default."""
+    line = "unknown dropout: ids become unknown with probability 1/(1 + count)"
+    if not untrained:
+        return line
+    named = ", ".join(untrained[:NAMED])
+    others = f" and {len(untrained) - NAMED} others" if len(untrained) > NAMED else ""
+    return f"{line}, since no row to train on has an unknown {named}{others}"
+
+
+def memory_line(run: Planned) -> str:
+    """What the run will need; refuses one that does not fit."""
+    available = available_memory()
+    forecast = require_memory(run.config, run.plan.trainable(), run.dataset, available=available)
+    return f"memory: about {forecast}, {forecast.share_of(available)}"

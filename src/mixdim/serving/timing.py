@@ -6,10 +6,12 @@ Knows nothing about what is timed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 ROUNDS = (10, 500)  # at least, at most
 SECONDS = 1.0  # for each contender, if the rounds allow
@@ -49,3 +51,14 @@ def measure(
         name: Timing(*(1000 * float(q) for q in np.quantile(found, [0.5, 0.25, 0.75])))
         for name, found in times.items()
     }
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """While it is entered, PyTorch works with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -7,8 +7,8 @@ import pytest
 from mixdim import Plan
 from mixdim.lab.paper.protocols import SCALES, smoke
 from mixdim.lab.paper.study import Study
+from mixdim.runs.plans import plan_of
 from mixdim.runs.sweeps.sweep import config_within
-from mixdim.runs.train import plan_of
 from mixdim.tasks import task_of
 from training_data import clicks, ratings
 

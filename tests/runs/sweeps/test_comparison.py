@@ -4,11 +4,12 @@ from dataclasses import replace
 import pytest
 
 from mixdim.runs.config import RunConfig
+from mixdim.runs.plans import plan_of
+from mixdim.runs.run import Run
 from mixdim.runs.sweeps.comparison import bytes_of, comparison, run_comparison
 from mixdim.runs.sweeps.frame import best_by_method, over_seeds, run_frame
 from mixdim.runs.sweeps.recommend import recommend, train_command
 from mixdim.runs.sweeps.tables import comparison_table
-from mixdim.runs.train import plan_of, train_run
 from report_records import finished
 from training_data import clicks, ratings
 
@@ -125,7 +126,7 @@ def test_the_reference_is_the_uniform_run_of_train_with_the_options_that_are_sai
     )
     alone = RunConfig.of(**{**told.to_dict(), "temperature": 0.0, "base_dim": 4, **same})
     one, other = (
-        train_run(config, tmp_path / str(config.method)).summary["test"]
+        Run.create(tmp_path / str(config.method), config).train()["test"]
         for config in (asked.reference, alone)
     )
     assert one == other

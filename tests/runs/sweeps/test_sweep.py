@@ -13,8 +13,9 @@ import torch
 
 from mixdim.data import Dataset
 from mixdim.lab.synthetic.generate import generate_movielens_like
-from mixdim.runs import train
 from mixdim.runs.models import build_model
+from mixdim.runs.plans import plan_of
+from mixdim.runs.run import Run
 from mixdim.runs.sweeps.measure import SolvedRun, train_and_measure
 from mixdim.runs.sweeps.records import read_records
 from mixdim.runs.sweeps.sweep import (
@@ -26,9 +27,8 @@ from mixdim.runs.sweeps.sweep import (
     run_sweep,
 )
 from mixdim.runs.sweeps.worker import Worker
-from mixdim.runs.train import plan_of, train_run
-from mixdim.runs.trained import evaluate_run
 from mixdim.training import Checkpoints
+from small_runs import trained
 from sweep_runs import ALONE, endless, results, runs_of, timeless, told, wait_for
 from training_data import clicks, ratings
 
@@ -120,7 +120,7 @@ def test_a_record_says_what_training_directly_says(file, tmp_path):
     run = RunRequest(told(seed=1), 1_500)
     (made,) = run_sweep([run], file)
     config = config_within(run.config, ratings(), 1_500)
-    summary = train_run(config, tmp_path / "run").summary
+    summary = trained(config, tmp_path / "run").summary
     assert timeless(made.summary) == timeless(summary)
     assert made.config["base_dim"] == summary["base_dim"]
     assert (made.config["model_budget"], made.config["budget"]) == (1_500, None)
@@ -131,7 +131,7 @@ def test_a_record_says_what_training_directly_says(file, tmp_path):
         for line in lines
         if line["kind"] == "validation"
     ]
-    train = evaluate_run(tmp_path / "run", ratings().path, split="train")
+    train = Run.open(tmp_path / "run").evaluate(ratings().path, split="train")
     assert made.train == {name: train[name] for name in ("rows", "mse", "rmse", "mae", "slices")}
     assert read_records([file]) == [made]
 
@@ -145,7 +145,7 @@ def test_clicks_have_accuracy_in_their_curve(tmp_path):
 
 
 def test_measuring_a_run_opens_nothing_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "open_for", None)
+    monkeypatch.setattr("mixdim.runs.run.read_model", None)
     monkeypatch.setattr(Checkpoints, "newest", None)
     record = train_and_measure(SolvedRun(told(base_dim=4).resolved(ratings()), "key"), tmp_path / "run")
     assert (record.key, record.status, record.train["rows"]) == ("key", "finished", 800)

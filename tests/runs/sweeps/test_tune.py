@@ -7,7 +7,7 @@ from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps import sweep
 from mixdim.runs.sweeps.records import read_records
 from mixdim.runs.sweeps.tune import trials_of, tune_weight_decay
-from mixdim.runs.train import train_run
+from small_runs import trained
 from sweep_runs import ALONE, timeless
 from training_data import ratings
 
@@ -36,7 +36,7 @@ def test_the_best_in_validation_is_trained_and_all_that_was_tried_is_told(capsys
     assert tried == losses
     assert f"weight decay {chosen:g} was chosen of 5 that were tried, by validation alone" in printed
     # It is the run that is told to have this weight decay, and a second call makes no trial again.
-    alone = train_run(told(weight_decay=chosen), tmp_path / "alone").summary
+    alone = trained(told(weight_decay=chosen), tmp_path / "alone").summary
     assert {**timeless(summary), "tuning": None} == {**timeless(alone), "tuning": None}
     monkeypatch.setattr(sweep, "Worker", None)  # who would train
     found = tune_weight_decay(told(), out)

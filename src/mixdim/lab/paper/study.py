@@ -18,8 +18,8 @@ from mixdim.planning.from_counts import FloorWarning
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model
+from mixdim.runs.plans import plan_of
 from mixdim.runs.sweeps.sweep import RunRequest, config_within
-from mixdim.runs.train import plan_of
 
 POOLED_BANDS = 8  # the fewest of the paper's range for bands
 

@@ -17,11 +17,11 @@ from mixdim.data import Dataset
 from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes, parse_bytes
 from mixdim.planning.methods import WIDTHS, method_named
 from mixdim.runs.config import RunConfig, run_options
+from mixdim.runs.plans import plan_of
 from mixdim.runs.sweeps.frame import best_by_method, run_frame
 from mixdim.runs.sweeps.methods import with_bits
 from mixdim.runs.sweeps.records import Record
 from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
-from mixdim.runs.train import plan_of
 
 REFERENCE = "uniform"
 LEAST_SPENT = 0.5  # of its bytes: a width that leaves more to others is no use of them

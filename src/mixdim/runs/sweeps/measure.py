@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import mixdim
-from mixdim.data import Dataset
 from mixdim.runs.config import RunConfig
+from mixdim.runs.run import Run
 from mixdim.runs.sweeps.records import Record
-from mixdim.runs.train import train_run
 from mixdim.training import evaluate
 from mixdim.training.baselines import Baselines
 from mixdim.training.evaluation import Progress
@@ -61,21 +60,16 @@ def train_and_measure(
     asked: SolvedRun, out: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> Record:
     """Train a run in the folder `out`, and measure its best weights on the first training rows too."""
-    run = train_run(
-        asked.config,
-        out,
-        overwrite=overwrite,
-        progress=progress,
-        known_baselines=asked.known_baselines,
-    )
+    run = Run.create(out, asked.config, overwrite=overwrite)
+    summary = run.train(progress=progress, known_baselines=asked.known_baselines)
     train = evaluate(
-        run.model,
-        Dataset(run.summary["data"]).head(TRAIN_ROWS),
+        run.model(),
+        run.dataset().head(TRAIN_ROWS),
         "train",
-        batch_size=run.summary["batch_size"],
-        slice_by=run.summary["slice_feature"],
+        batch_size=summary["batch_size"],
+        slice_by=summary["slice_feature"],
     )
-    return asked.record(summary=run.summary, curve=run.curve, train=train)
+    return asked.record(summary=summary, curve=run.curve, train=train)
 
 
 def known_baselines(records: Iterable[Record]) -> dict[str, Baselines]:

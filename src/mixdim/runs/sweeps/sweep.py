@@ -23,12 +23,12 @@ from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import largest_base_dim
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model, check_fits
+from mixdim.runs.plans import plan_of
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines
 from mixdim.runs.sweeps.methods import OF_EMBEDDINGS, run_name
 from mixdim.runs.sweeps.records import Record, append_record, read_records
 from mixdim.runs.sweeps.run_locks import RunLocks
 from mixdim.runs.sweeps.worker import Worker, get_ready, remove_abandoned_folders, some_done
-from mixdim.runs.train import plan_of
 from mixdim.training.evaluation import Progress
 
 SECONDS_BETWEEN_LOOKS = 0.2  # how long a request to stop may wait

@@ -1,4 +1,4 @@
-"""How far a command is, on standard error: bars, or lines in a log. Knows nothing about the stages."""
+"""How far some work is, on standard error: bars, or lines in a log. Knows nothing about the stages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from importlib.util import find_spec
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -50,7 +51,8 @@ class _Pace(ProgressColumn):
 def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Show]:
     """A bar for each stage, on standard error; yields what to call with stage, done and total.
 
-    Where standard error is no terminal, a plain line now and then instead. `slow` names a stage whose
+    Where standard error is no terminal, and no notebook with ipywidgets, a plain line now and then
+    instead. `slow` names a stage whose
     steps take seconds or longer: it shows how many are done, not a speed.
     """
     columns = (
@@ -61,7 +63,8 @@ def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Sh
         TextColumn("{task.fields[note]}", markup=False),
     )
     console = Console(stderr=True)
-    if not console.is_terminal:
+    in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+    if not (console.is_terminal or in_notebook):
         yield plain_lines(slow=slow)
         return
     bars = Progress(*columns, console=console)
@@ -79,6 +82,16 @@ def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Sh
     finally:
         if tasks:
             bars.stop()
+
+
+@contextmanager
+def shown(progress: Any, **how: Any) -> Iterator[Any]:
+    """What to call with progress: bars for True, nobody for None and False, else what is given."""
+    if progress is not True:
+        yield progress or None
+        return
+    with progress_bars(**how) as show:
+        yield show
 
 
 def plain_lines(*, slow: str | None = None, clock: Callable[[], float] = time.monotonic) -> Show:

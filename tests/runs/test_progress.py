@@ -1,6 +1,6 @@
 """How far a command is, where there is no terminal."""
 
-from mixdim.cli.progress import plain_lines, progress_bars
+from mixdim.runs.progress import plain_lines, progress_bars
 
 
 class Clock:

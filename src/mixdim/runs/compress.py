@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,17 +32,16 @@ from mixdim.planning.from_tables import choose
 from mixdim.planning.plan import Plan
 from mixdim.planning.table_options import Choice
 from mixdim.planning.trained_table import TrainedTable
-from mixdim.runs.config import RunConfig, read_config
-from mixdim.runs.embeddings import embedding_bytes, served
+from mixdim.runs.config import RunConfig
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, is_run
 from mixdim.runs.loss_metrics import loss_metrics
-from mixdim.runs.models import build_model
-from mixdim.runs.spectrum import tables_of
-from mixdim.runs.summary import read_summary
-from mixdim.runs.trained import OpenedRun, open_for
+from mixdim.runs.models import as_served, build_model, embedding_bytes, tables_of
 from mixdim.storages.rows import check_bits
 from mixdim.training import Checkpoints, evaluate
 from mixdim.training.evaluation import Progress
+
+if TYPE_CHECKING:
+    from mixdim.runs.run import Run
 
 # What a plan says instead.
 NOT_ASKED = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim", "method", "bits")
@@ -66,14 +65,14 @@ class CompressedRun:
 
 
 def compress_run(
-    path: Path,
+    run: Run,
     out: Path,
+    dataset: Dataset,
     *,
     budget: str,
     bits: int = 32,
     bands: Bands = 8,
     by_loss: bool = True,
-    data: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> CompressedRun:
@@ -84,13 +83,15 @@ def compress_run(
     rows are quantized too.
     """
     bits = check_bits(bits)
-    dataset, run = _opened(path, data)
-    _check_free(out, path, overwrite=overwrite)
-    before = served(run.model, run.plan)
+    if run.summary is None:  # which says by which vocabulary, and how, it was trained
+        raise ValueError(f"{run.path} has not come to its end: mixdim train --resume --out {run.path}")
+    _check_free(out, run.path, overwrite=overwrite)
+    learned = run.load(dataset, served=False)
+    before = as_served(learned.model, run.plan)
     bytes_before = embedding_bytes(before)
     share = share_of(budget, bytes_before)
     num_bytes = parse_bytes(budget) if share is None else share
-    chosen = _choose(run, dataset, num_bytes, bands, bits, by_loss)
+    chosen = _choose(run.config, run.plan, learned.model, dataset, num_bytes, bands, bits, by_loss)
     made_by = {"rule": "compressed", "was": dict(run.plan.made_by)}
     features = tuple(choice.plan.features[0] for _, choice in chosen)
     plan = Plan(run.plan.base_dim, made_by, features)
@@ -101,17 +102,17 @@ def compress_run(
         plan=str((out / PLAN).resolve()),
         data=str(dataset.path.resolve()),
     )
-    model = _fitted(run, config, plan, chosen, dataset)
-    small = served(model, plan)
+    model = _fitted(learned.model, config, plan, chosen, dataset)
+    small = as_served(model, plan)
     measured = {
         split: _measure(small, config, dataset, split, progress) for split in ("validation", "test")
     }
     measured_before = _measure(before, config, dataset, "validation", progress)
-    summary = _summary(path, run, config, plan, small, dataset, measured)
+    summary = _summary(run, learned.step, config, plan, small, dataset, measured)
     with _new_folder(out) as folder:
         write_atomically(folder / CONFIG, config.to_toml())
         plan.save(folder / PLAN)
-        _save_weights(folder, model, run.step, measured["validation"])
+        _save_weights(folder, model, learned.step, measured["validation"])
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     after, bytes_after = measured["validation"], embedding_bytes(small)
     model_bytes = _bytes_of(before), _bytes_of(small)
@@ -122,20 +123,6 @@ def compress_run(
 
 def _bytes_of(model: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in model.state_dict().values())
-
-
-def _opened(path: Path, data: Path | None) -> tuple[Dataset, OpenedRun]:
-    if not (path / CONFIG).is_file():
-        raise FileNotFoundError(f"{path} is not a run: it has no {CONFIG}")
-    if not (path / SUMMARY).is_file():  # which says by which vocabulary, and how, it was trained
-        raise ValueError(f"{path} has not come to its end: mixdim train --resume --out {path}")
-    if data is None:
-        said = read_config(path / CONFIG).data
-        if said is None:
-            raise ValueError(f"{path / CONFIG} does not say which data it was trained on: give --data")
-        data = Path(said)
-    dataset = Dataset(data)
-    return dataset, open_for(path, dataset, as_trained=True)
 
 
 def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
@@ -151,16 +138,23 @@ def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
 
 
 def _choose(
-    run: OpenedRun, dataset: Dataset, num_bytes: int, bands: Bands, bits: int, by_loss: bool
+    config: RunConfig,
+    plan: Plan,
+    model: Model,
+    dataset: Dataset,
+    num_bytes: int,
+    bands: Bands,
+    bits: int,
+    by_loss: bool,
 ) -> list[tuple[TrainedTable, Choice]]:
     """What was learned of each feature, and how to serve it."""
-    tables, asked = tables_of(run.model), _asked(run, dataset)
-    metrics = loss_metrics(run.model, dataset) if by_loss else {}
+    tables, asked = tables_of(model), _asked(config, dataset)
+    metrics = loss_metrics(model, dataset) if by_loss else {}
     trained = [
         TrainedTable(
             name, torch.from_numpy(tables[name]), dataset.counts[name], metric=metrics.get(name)
         )
-        for name in run.plan
+        for name in plan
     ]
     chosen = choose(trained, num_bytes, bands=bands, bits=[bits])
     assert all(choice.bands is None for choice in chosen)  # since ids are ranks
@@ -171,7 +165,7 @@ def _choose(
 
 
 def _fitted(
-    run: OpenedRun,
+    old: Model,
     config: RunConfig,
     plan: Plan,
     chosen: list[tuple[TrainedTable, Choice]],
@@ -180,7 +174,7 @@ def _fitted(
     """The run's model with other tables, not quantized, and all else as it learned it."""
     model = build_model(config, plan.trainable(), num_dense=dataset.num_dense, mean=0.0)
     of_tables = _table_keys(model)
-    learned = run.model.state_dict()
+    learned = old.state_dict()
     others = {name: learned[name] for name in model.state_dict() if name not in of_tables}
     model.load_state_dict(others, strict=False)
     by_name = {table.name: table for table, _ in chosen}
@@ -203,7 +197,7 @@ def _table_keys(model: Model) -> set[str]:
     }
 
 
-def _asked(run: OpenedRun, dataset: Dataset) -> dict[str, np.ndarray]:
+def _asked(config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
     """How much each row counts: its lookups in training, those made unknown by dropout included.
 
     A row that was never asked for still counts a little, so that its band is not fitted to nothing.
@@ -211,7 +205,7 @@ def _asked(run: OpenedRun, dataset: Dataset) -> dict[str, np.ndarray]:
     asked = {}
     for feature in dataset.meta.features:
         counts = dataset.counts[feature.name].astype(np.float64)
-        if run.config.unknown_dropout:
+        if config.unknown_dropout:
             counts[feature.out_of_vocabulary] += (counts / (1 + counts)).sum()
         asked[feature.name] = counts + 1e-6 * max(counts.mean(), 1e-6)
     return asked
@@ -232,8 +226,8 @@ def _measure(
 
 
 def _summary(
-    path: Path,
-    run: OpenedRun,
+    run: Run,
+    step: int,
     config: RunConfig,
     plan: Plan,
     model: Model,
@@ -241,8 +235,8 @@ def _summary(
     measured: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """What the old run's summary says, where it is still true, and what is new."""
-    old = read_summary(path)
-    place = {"step": run.step, "epoch": old.get("validation", {}).get("best", {}).get("epoch")}
+    old = dict(run.summary or {})
+    place = {"step": step, "epoch": old.get("validation", {}).get("best", {}).get("epoch")}
     if old.get("data_fingerprint") != dataset.fingerprint:  # other rows, by the same vocabulary
         old |= {"baselines": {}, "unknown_lookups": {}}
     layers = model.embedding_layers()
@@ -264,7 +258,7 @@ def _summary(
         },
         "data": config.data,
         "data_fingerprint": dataset.fingerprint,
-        "compressed_from": str(path.resolve()),
+        "compressed_from": str(run.path.resolve()),
     }
 
 

@@ -1,0 +1,84 @@
+"""The plan of a run: what a config asks for, and the data that has its features. Trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mixdim.data import Dataset
+from mixdim.planning.budget import parse_bytes
+from mixdim.planning.from_counts import plan as make_plan
+from mixdim.planning.methods import plan_by_method
+from mixdim.planning.plan import Plan
+from mixdim.runs.config import RunConfig
+from mixdim.runs.models import check_shares
+
+
+def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
+    """The plan that a config asks for, of the features of a data set, as it is served."""
+    bits = 32 if config.bits is None else config.bits
+    if config.plan is not None:
+        plan = Plan.load(config.plan)
+        check_features(plan, dataset, f"the plan {config.plan}")
+        if config.bits is not None and not plan.is_trained:
+            raise ValueError(f"the plan {config.plan} is quantized already: leave out bits={bits}")
+        check_servable(plan)
+        return plan.quantized(bits)
+    if config.method is not None:
+        assert config.budget is not None
+        num_bytes = parse_bytes(config.budget)
+        plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim, bits=bits)
+        check_shares(config, plan)
+        return plan
+    assert config.bands is not None
+    assert config.min_dim is not None
+    plan = make_plan(
+        dataset,
+        temperature=config.temperature,
+        base_dim=config.base_dim,
+        budget=config.budget,
+        bands=config.bands,
+        rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
+        min_dim=config.min_dim,
+    )
+    return plan.quantized(bits)
+
+
+def check_servable(plan: Plan) -> None:
+    """Refuse a plan whose blocks of rows have different numbers of bits."""
+    if plan.trainable().quantized(plan.least_bits).features != plan.features:
+        raise ValueError(
+            f"a plan to train must have one number of bits for all rows, and has some in "
+            f"{plan.least_bits} and some in more: plan.trainable().quantized({plan.least_bits}) has one"
+        )
+
+
+def check_features(plan: Plan, dataset: Dataset, owner: str) -> None:
+    """Refuse data whose features are not those of a plan."""
+    check_rows({feature.name: feature.rows for feature in plan.features}, dataset, owner)
+
+
+def check_vocabulary(summary: Mapping[str, Any], dataset: Dataset, owner: Path) -> None:
+    """Refuse data whose ids or numbers mean other values than those a finished run learned."""
+    if summary.get("vocabulary_fingerprint") != dataset.vocabulary_fingerprint:
+        raise ValueError(
+            f"the ids of {dataset.path} come from another vocabulary than those {owner} was trained "
+            "with, or its numbers from other dense rules, so they mean other values: "
+            "mixdim prepare ... --vocabulary-of prepares rows with the same"
+        )
+
+
+def check_rows(planned: Mapping[str, int], dataset: Dataset, owner: str) -> None:
+    """Refuse data whose features, or their rows, are others than those planned."""
+    found = dataset.cardinalities
+    if list(planned.items()) == list(found.items()):
+        return
+    different = [name for name in (*planned, *found) if planned.get(name) != found.get(name)]
+    how = (
+        f"{different[0]!r} has {found.get(different[0], 'no')} rows instead of "
+        f"{planned.get(different[0], 'none')}"
+        if different
+        else "their order differs"
+    )
+    raise ValueError(f"{dataset.path} has other features than {owner}: {how}")
