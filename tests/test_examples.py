@@ -1,4 +1,4 @@
-"""The examples, and the one in docs/training.md, run as they stand, on small data."""
+"""The examples, and those in the docs, run as they stand, on small data."""
 
 import http.client
 import json
@@ -182,9 +182,14 @@ def test_the_python_examples_of_the_page_on_plans_run(tmp_path, monkeypatch):
     assert mixdim.Plan.load("small.json") == names["small"]
 
 
-def test_the_python_example_of_the_training_page_runs(tmp_path, monkeypatch):
+def test_the_python_examples_of_the_training_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (EXAMPLES.parent / "docs" / "training.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    exec(compile(example, "docs/training.md", "exec"), {})
+    of_runs, own = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names = {}
+    exec(compile(of_runs, "docs/training.md", "exec"), names)
+    assert names["summary"]["epochs_run"] == 3
+    assert names["small"].bytes_after <= names["small"].bytes_before / 4
+    assert "preset auto: " in capsys.readouterr().out
+    exec(compile(own, "docs/training.md", "exec"), {})
     assert (tmp_path / "ratings-run" / "metrics.jsonl").is_file()

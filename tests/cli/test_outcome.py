@@ -58,6 +58,14 @@ def raising(error):
         (FloatingPointError("the loss is nan"), 1, "the loss is nan"),
         (MemoryError("Unable to allocate 9 TiB"), 1, "not enough memory: Unable to allocate 9 TiB"),
         (MemoryError(), 1, "not enough memory"),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you "
+                "tried to allocate 52000000000000 bytes. Error code 12 (Cannot allocate memory)"
+            ),
+            1,
+            "not enough memory for 52000000000000 bytes",
+        ),
         (KeyboardInterrupt(), 130, "stopped"),
         (KeyboardInterrupt("stopped by SIGINT after step 3"), 130, "stopped by SIGINT after step 3"),
     ],

@@ -68,6 +68,9 @@ def _told(error: BaseException) -> tuple[str, int]:
             return str(error), WRONG_INPUT
         case FloatingPointError():
             return str(error), FAILED
+        case RuntimeError() if "can't allocate memory" in str(error):  # of torch
+            wanted = str(error).partition("tried to allocate ")[2].partition(".")[0]
+            return f"not enough memory for {wanted or 'a tensor'}", FAILED
         case MemoryError():
             return f"not enough memory: {error}".removesuffix(": "), FAILED
     return f"this is a bug in mixdim: {type(error).__name__}: {error}", BUG

@@ -107,14 +107,14 @@ def _trained(
     options: RunConfig, out: Path, *, resume: bool, overwrite: bool, tune: bool
 ) -> dict[str, Any]:
     """Train the run, and return its summary."""
+    from mixdim.runs.folder import check_folder
     from mixdim.runs.run import Run
 
-    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
     told: dict[str, Any] = {"resume": resume, "progress": True, "echo": typer.echo}
-    run = Run.create(out, options, **how)
     if tune:
+        check_folder(out, resume=resume, overwrite=overwrite)  # before the search
         options, told["tuned"] = _tuned(options, out)
-        run = Run.create(out, options, **how)
+    run = Run.create(out, options, resume=resume, overwrite=overwrite)
     if not options.distributed:
         return run.train(**told)
     from mixdim.distributed.process_group import init

@@ -79,7 +79,7 @@ def remove_unfinished(out: Path) -> None:
 
 
 def saved_config(path: Path) -> RunConfig:
-    """The config of a run that was started: it has every option."""
+    """Read the config of a run, which has every option; somebody may have edited it."""
     config = read_config(path / CONFIG)
     try:
         check_resolved(config)

@@ -114,7 +114,7 @@ def without_data(config: RunConfig) -> RunConfig:
 
 
 def check_resolved(config: RunConfig) -> None:
-    """Refuse what no run has written: an option that is missing, or that does not fit the others."""
+    """Refuse what no run writes: an option is missing, or does not fit the others."""
     filled = without_data(config)
     training = (field.name for field in fields(TrainingOptions) if field.name not in MAY_BE_MISSING)
     needed = ["model", "init", "preset", *training]
@@ -123,7 +123,7 @@ def check_resolved(config: RunConfig) -> None:
         own = vars(model_named(config.model).Options())
         missing += [name for name in own if name not in config.model_options]
     if missing:
-        raise ValueError(f"{', '.join(missing)} must be there, as when the run was started")
+        raise ValueError(f"lacks {', '.join(missing)}: a run is started with a value of each")
     training_options(filled)
 
 
