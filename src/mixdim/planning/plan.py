@@ -97,8 +97,6 @@ class Plan:
         """What all blocks and the ranks of ids cost: all that is said of a plan's size is asked here."""
         costs = [block.storage.cost(block.size, self.base_dim) for block in self.blocks]
         table, projection, held, _ = (sum(part) for part in zip(*costs, strict=True))
-        if not self.is_trained:  # the lift is held too
-            projection, held = 0, held + FLOAT_BYTES * projection
         shared = sum(storage.shared_parameters for storage in self.sharing)
         return Cost(table, projection, held + self.id_map_bytes, shared)
 

@@ -46,7 +46,7 @@ def storage_from_json(entry: Any) -> Storage:
         raise ValueError(f"this mixdim knows the storages {known}, got {entry.get('kind')!r}")
     storage = STORAGES[entry["kind"]]
     wanted, given = {field.name for field in fields(storage)}, entry.keys() - {"kind"}
-    if wanted != given:
+    if not wanted - storage.not_in_json <= given <= wanted:
         raise ValueError(
             f"a storage of kind {storage.kind!r} must have {', '.join(sorted(wanted))}, "
             f"got {', '.join(sorted(given)) or 'nothing'}"
