@@ -76,7 +76,7 @@ def main() -> None:
     base_dim = options.base_dim or options.width
     plan = mixdim.plan({"item": options.rows}, temperature=0, base_dim=base_dim)
     width = options.width
-    falling = sorted((MIXED * width)[:width], reverse=True)
+    falling = tuple(sorted((MIXED * width)[:width], reverse=True))
     contenders = {RIVAL: partial(lookup, plan, mixdim.Rows(width), False)}
     contenders |= {
         f"{bits} bits, kernels": partial(lookup, plan, mixdim.Rows(width, bits), False) for bits in BITS

@@ -68,10 +68,8 @@ def check_feature(feature: Feature, base_dim: int) -> None:
         check_storage(block.storage, f"storage of a block {of_feature}")
         width = block.storage.width(base_dim)
         if width > base_dim:
-            with_mean = " with its mean" if width > block.dim else ""
-            raise ValueError(
-                f"dim of a block {of_feature}{with_mean} must be at most base_dim {base_dim}, got {width}"
-            )
+            what = f"dim of a block {of_feature}{' with its mean' if width > block.dim else ''}"
+            raise ValueError(f"{what} must be at most base_dim {base_dim}, got {width}")
         if real_number(block.row_prob, f"row_prob of a block {of_feature}") < 0:
             raise ValueError(f"row_prob of a block {of_feature} must not be negative")
     edges = [block.start for block in feature.blocks] + [rows]

@@ -37,12 +37,12 @@ from mixdim.serving.onnx_file import files_of
 from mixdim.serving.session import ServedModel, inputs_of
 from mixdim.serving.timing import Timing, measure
 from mixdim.serving.torch_file import TensorModel, to_trace
-from mixdim.storages.rows import BITS
 from mixdim.training.evaluation import Progress, evaluating
 from mixdim.training.tasks import task_of
 
 LOOKS = (1, 256)  # batches that an export is timed with
 BATCHES = (1, 32, 256, 2048)
+BITS = (32, 8, 4)  # exports that are compared
 TORCH_ONNX, EAGER = "torch.onnx", "eager"
 
 

@@ -7,6 +7,7 @@ bits a number, for serving. Knows no other storages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,7 +179,7 @@ def _bits_by_direction(bits: Any, dim: int) -> int | tuple[int, ...]:
         raise ValueError(f"bits must be one for each of {dim} directions, got {len(own)}")
     if TRAINED in own:
         raise ValueError(f"bits of a direction must be {', '.join(map(str, BITS))}, got {TRAINED}")
-    if any(after > before for before, after in zip(own, own[1:], strict=False)):
+    if any(after > before for before, after in pairwise(own)):
         raise ValueError(f"bits must not rise from direction to direction, got {own}")
     return own[0] if len(set(own)) == 1 else own
 
