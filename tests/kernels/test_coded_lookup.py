@@ -134,9 +134,7 @@ def test_tensors_of_another_size_are_refused_and_never_read(name):
 def test_a_block_of_codes_that_contradicts_itself_is_refused_and_never_read(column, value):
     """What Python should have seen, the kernel sees again before it reads."""
     layer = small_layer()
-    structs = LayerStructs(
-        layer.kernel_lookup(layer.serving_view, torch.zeros(2, 3, dtype=torch.int64))
-    )
+    structs = LayerStructs(layer.kernel_lookup(layer.serving_view, torch.zeros(2, 3, dtype=torch.int64)))
     wrong = structs.layout.coded.copy()
     lifted = int((wrong[:, CODED_COLUMNS.index("first_lift")] >= 0).argmax())
     was = wrong[lifted, CODED_COLUMNS.index(column)]

@@ -79,7 +79,7 @@ def all_storages(bits, width):
     """Every storage that may be chosen."""
     if bits != "auto":
         return [Rows(0), *(Rows(dim, own) for own in bits for dim in range(1, width + 1))]
-    found = [Rows(0), Rows(width), *(Rows(width, own) for own in BITS)]
+    found = [Rows(0), *(Rows(dim) for dim in range(1, width + 1)), *(Rows(width, own) for own in BITS)]
     for mean in (False, True):
         for dim in range(1, width + 1 - mean):
             every = combinations_with_replacement(BITS[::-1], dim)

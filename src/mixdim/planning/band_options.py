@@ -113,20 +113,21 @@ def band_options(
 
     `base_dim` is always one of the widths. Where 0 is one of them, a row that all share is the last.
     """
-    own = [base_dim] if bits == "auto" else [*(d for d in dims if 0 < d < base_dim), base_dim]
-    numbers = [*BITS[::-1], 32] if bits == "auto" else bits
+    own = [*(d for d in dims if 0 < d < base_dim), base_dim]
+    alike = [(number, own) for number in bits] if bits != "auto" else list[tuple[int, list[int]]]()
     ways, parts = list[Way](), list[tuple[np.ndarray, np.ndarray]]()
     if bits == "auto":
         for mean in (False, True):
             for dim in _counts(base_dim - mean):
                 parts.append(_by_direction(spectra, base_dim, dim, mean=mean))
                 ways += [Way(dim, row_bytes=n + 1, mean=mean) for n in range(dim)]
-    for number in numbers:
-        parts.append(_alike(spectra, base_dim, np.array(own), number, number_bytes))
-        ways += [Way(dim, number) for dim in own]
+        # At full width without a lift, and in float32: what needs no directions, and what loses nothing.
+        alike = [*((number, [base_dim]) for number in BITS[::-1]), (32, _counts(base_dim))]
     if 0 in dims:
-        parts.append(_alike(spectra, base_dim, np.array([0]), 32, number_bytes))
-        ways.append(Way(0))
+        alike.append((32, [0]))
+    for number, widths in alike:
+        parts.append(_alike(spectra, base_dim, np.array(widths), number, number_bytes))
+        ways += [Way(dim, number) for dim in widths]
     costs, errors = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
     return BandOptions(costs, errors, ways, spectra)
 

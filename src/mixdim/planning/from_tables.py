@@ -67,10 +67,11 @@ def choose(
     offered = bits_to_offer(bits)
     if offered == "auto" and widths[0] > 1:
         raise ValueError(f"bits='auto' chooses widths too: dims must begin with 0 or 1, got {widths[0]}")
-    all_pieces = _pieces_of(tables, bands)
-    usual = float(np.mean([table.use for table in tables if table.use] or [1.0]))
     options = Options(
-        [MeasuredTable.of(*pair, usual) for pair in zip(tables, all_pieces, strict=True)],
+        [
+            MeasuredTable.of(table, use, pieces)
+            for table, use, pieces in zip(tables, _uses(tables), _pieces_of(tables, bands), strict=True)
+        ],
         widths,
         offered,
         bands if isinstance(bands, int) else MOST_BANDS,
@@ -201,6 +202,18 @@ def nearest_temperature(plan: Plan) -> float:
     if not (spread**2).sum() > 1e-12:
         return 0.0  # all are equally popular
     return round(float(np.clip(spread @ log_d / (spread @ spread), 0.0, 1.0)), 3)
+
+
+def _uses(tables: Sequence[TrainedTable]) -> list[float]:
+    """How much an error in each table weighs.
+
+    That is how often it is used: one that never is weighs what others do on average. Beside tables with
+    a metric, one without has theirs on average, the same in all directions.
+    """
+    usual = float(np.mean([table.use for table in tables if table.use] or [1.0]))
+    felt = [float(np.trace(t.metric)) / t.width for t in tables if t.metric is not None]
+    usually_felt = float(np.mean(felt)) if felt else 1.0
+    return [(t.use or usual) * (usually_felt if t.metric is None else 1.0) for t in tables]
 
 
 def _pieces_of(

@@ -285,9 +285,7 @@ def _with_options(
     return CutSolution(cuts, by_field, error, best.bound)
 
 
-def _swapped(
-    costs: np.ndarray, errors: np.ndarray, options: np.ndarray, budget: float
-) -> np.ndarray:
+def _swapped(costs: np.ndarray, errors: np.ndarray, options: np.ndarray, budget: float) -> np.ndarray:
     """Change one option after another while that alone lowers the error within the budget."""
     options = options.copy()
     while True:

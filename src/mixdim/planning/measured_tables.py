@@ -64,11 +64,11 @@ class MeasuredTable:
     fields: list[MeasuredField]
 
     @classmethod
-    def of(cls, table: TrainedTable, pieces: list[Pieces], usual: float) -> MeasuredTable:
-        """Read a table; one that is never used weighs `usual`."""
+    def of(cls, table: TrainedTable, use: float, pieces: list[Pieces]) -> MeasuredTable:
+        """Read a table, whose errors weigh so much."""
         both = zip(pieces, ranges(table.fields), strict=True)
         fields = [MeasuredField.of(table, own, first_id) for own, (first_id, _) in both]
-        return cls(table, table.use or usual, fields)
+        return cls(table, use, fields)
 
     @property
     def energy(self) -> float:

@@ -77,10 +77,5 @@ class _Felt(nn.Module):
         self.looked_up.clear()
 
     def metrics(self) -> dict[str, Tensor]:
-        """By the names of the features, scaled to a mean eigenvalue of 1; without gradients, nothing."""
-        scales = self.squares.diagonal(dim1=1, dim2=2).mean(1)
-        return {
-            name: squares / scale
-            for name, squares, scale in zip(self.layer.plan, self.squares, scales, strict=True)
-            if scale > 0
-        }
+        """By the names of the features: how much the loss feels each, too."""
+        return dict(zip(self.layer.plan, self.squares, strict=True))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 import_later(globals(), torch="torch", F="torch.nn.functional")
 
+
 class FloatRows(Table):
     """Rows of one width, one below the other; what the kernels know too."""
 
