@@ -174,8 +174,9 @@ def _plan(described: Mapping[str, Any], module: Any, name: str, path: str | Path
     size = (plan.num_features, plan.num_rows, plan.base_dim)
     if size != (1, module.num_embeddings, module.embedding_dim):
         raise ValueError(
-            f"{path} has a table {name!r} whose plan has {size[0]} features, {size[1]} rows and base_dim "
-            f"{size[2]}, the model's has {module.num_embeddings} rows of width {module.embedding_dim}"
+            f"{path} has a table {name!r} whose plan has {size[0]} features, {size[1]} rows and "
+            f"base_dim {size[2]}, the model's has {module.num_embeddings} rows of width "
+            f"{module.embedding_dim}"
         )
     return plan
 

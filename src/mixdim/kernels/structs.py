@@ -157,7 +157,7 @@ def struct_of(codes: Codes) -> np.ndarray:
 
 
 class LayerArguments(NamedTuple):
-    """What the kernels are told about a layer; all but the last three also to the operator in a graph."""
+    """What kernels are told about a layer; all but the last three also to the operator of a graph."""
 
     tables: list[Tensor]  # by number: (rows, width)
     lift: Tensor | None  # (rows, base_dim)
