@@ -121,7 +121,30 @@ def test_cuts_widths_and_bits_are_as_good_as_trying_everything(seed, share, bits
     assert best * (1 - 1e-6) - 1e-9 <= choice.error <= near
 
 
-@pytest.mark.parametrize("bits", [(32,), (8,), (4,), (32, 8, 4)])
+@pytest.mark.parametrize("share", [4, 16, 64])
+def test_no_other_storage_of_a_single_band_is_better(share):
+    """Of all bits by direction there are, also those that were not tried."""
+    tables = [
+        random_table(1, rows=2000, width=4, name="a"),
+        random_table(2, rows=500, width=4, name="b"),
+    ]
+    budget = sum(table.nbytes for table in tables) // share
+    every = choose(tables, budget, bits="auto")
+    left = budget - sum(choice.nbytes for choice in every)
+    whole = sum(t.use * choice.error for t, choice in zip(tables, every, strict=True))
+    assert 0 <= left <= 0.02 * budget
+    for table, choice in zip(tables, every, strict=True):
+        vectors, probs = table.weight.double().numpy(), table.row_probs
+        for ids, block in zip(bands_of(choice, table), choice.plan.blocks, strict=True):
+            cost = cost_of(len(ids), block.storage, 4)
+            error = error_of_rows(vectors[ids], probs[ids], block.storage)
+            for other in all_storages("auto", 4):
+                if cost_of(len(ids), other, 4) <= cost + left:
+                    saved = error - error_of_rows(vectors[ids], probs[ids], other)
+                    assert table.use * saved <= 0.01 * whole
+
+
+@pytest.mark.parametrize("bits", [(32,), (8,), (4,), (32, 8, 4), "auto"])
 @pytest.mark.parametrize("fields", [(), (30, 170, 100)])
 def test_all_tables_keep_one_budget_and_fields_are_cut_at_their_borders(fields, bits):
     tables = [
@@ -135,7 +158,8 @@ def test_all_tables_keep_one_budget_and_fields_are_cut_at_their_borders(fields, 
         assert sum(choice.nbytes for choice in every) <= whole // factor
         for table, choice in zip(tables, every, strict=True):
             blocks, ids = choice.plan.blocks, bands_of(choice, table)
-            assert {block.storage.bits for block in blocks if block.dim} <= set(bits)
+            if bits != "auto":
+                assert {block.storage.bits for block in blocks if block.dim} <= set(bits)
             assert list(choice.plan) == [table.name]
             borders = np.cumsum(table.fields)[:-1].tolist()
             assert {block.start for block in blocks} >= {0, *borders}

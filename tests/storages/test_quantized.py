@@ -279,6 +279,12 @@ def test_a_plan_shows_bytes_whose_shares_add_up():
     assert "which are not trained" in str(small)
 
 
+def test_a_mean_takes_the_place_of_a_direction():
+    assert plan_of(a=Rows(3, 4, mean=True)).trainable().blocks[0].dim == 4
+    with pytest.raises(ValueError, match="feature 'a' with its mean must be at most base_dim 4, got 5"):
+        plan_of(a=Rows(4, 4, mean=True))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
