@@ -1,12 +1,15 @@
 """What compressing trained tables loses, and how long it takes.
 
 `python benchmarks/compress.py DATA ...`: of each prepared folder of clicks a DLRM of uniform width 16 is
-trained for each seed, its tables are compressed by 4x to 64x in six ways, and the log loss of the test
-split is printed, right after compression. Ids are shuffled before, as somebody's own would be, so ranks
-of ids are counted.
+trained for each seed, its tables are compressed by 4x to 128x in eight ways, and the log loss of the
+test split is printed, right after compression. Ids are shuffled before, as somebody's own would be, so
+ranks of ids are counted.
 
 `python benchmarks/compress.py --rows 10000000 --width 64`: the seconds and the peak of memory of one
 large table at 8x.
+
+`python benchmarks/compress.py --criteo`: the seconds of the choice for 26 tables of width 16 with as
+many rows as the features of Criteo Kaggle have values.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +33,7 @@ import torch.nn.functional as F
 import mixdim.data
 from mixdim._util.text import align
 from mixdim.compression.compressing import small_table
+from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.rank_code import rank_code_nbytes
 from mixdim.models import DLRM
@@ -41,7 +45,7 @@ from mixdim.runs.config import RunConfig
 from mixdim.runs.run import Run
 from mixdim.training import evaluate
 
-FACTORS = (4, 8, 16, 32, 64)
+FACTORS = (4, 8, 16, 32, 64, 128)
 WIDTH, BATCH, METRIC_BATCHES = 16, 1024, 50
 STATUS = Path("/proc/self/status")
 chosen_for = partial(choose, id_map_bytes=rank_code_nbytes)
@@ -101,10 +105,13 @@ def _of_rank(weight: torch.Tensor, rank: int) -> torch.Tensor:
     return ((u[:, :rank] * s[:rank]) @ v[:rank]).float()
 
 
-def mixed(tables: list[TrainedTable], budget: int, *, min_dim: int = 0, bits: int = 32) -> Tables | None:
+def mixed(
+    tables: list[TrainedTable], budget: int, *, min_dim: int = 0, bits: int | Literal["auto"] = 32
+) -> Tables | None:
     """Tables of mixed dimensions, by popularity; None if the budget is too small."""
+    offered: Any = bits if bits == "auto" else [bits]
     try:
-        chosen = chosen_for(tables, budget, dims=range(min_dim, WIDTH + 1), bits=[bits])
+        chosen = chosen_for(tables, budget, dims=range(min_dim, WIDTH + 1), bits=offered)
     except BudgetTooSmallError:
         return None
     small = [small_table(*pair) for pair in zip(tables, chosen, strict=True)]
@@ -117,8 +124,10 @@ WAYS: dict[str, Callable[[list[TrainedTable], int], Tables | None]] = {
     "mixed, width 1 and more": partial(mixed, min_dim=1),
     "mixed with width 0": mixed,
     "mixed with width 0, 8 bits": partial(mixed, bits=8),
+    "bits by direction": partial(mixed, bits="auto"),
     "by the loss's metric": mixed,
     "by the loss's metric, 8 bits": partial(mixed, bits=8),
+    "by the loss's metric, bits by direction": partial(mixed, bits="auto"),
 }
 
 
@@ -208,7 +217,7 @@ def large(rows: int, width: int) -> None:
     counts = np.random.default_rng(0).zipf(1.6, rows).clip(max=10**6)
     before, start, cpu = peak(), time.perf_counter(), time.process_time()
     table = TrainedTable("table", weight, counts)
-    chosen = chosen_for([table], table.nbytes // 8)[0]
+    chosen = chosen_for([table], table.nbytes // 8, bits="auto")[0]
     chose = time.perf_counter() - start
     small = small_table(table, chosen)
     seconds, cpu, above = time.perf_counter() - start, time.process_time() - cpu, peak() - before
@@ -217,6 +226,28 @@ def large(rows: int, width: int) -> None:
         f"({chose:.1f} s to choose; {cpu:.1f} s of CPU, load {os.getloadavg()[0]:.1f}), "
         f"{above / 1e9:.2f} GB above the model: {above / table.nbytes:.2f}x the table\n{chosen.plan}"
     )
+
+
+def criteo() -> None:
+    """Print the seconds of the choice for tables as large as Criteo Kaggle's, with ids in no order."""
+    rng, tables = np.random.default_rng(0), []
+    for number, rows in enumerate(CRITEO_KAGGLE_ROWS.values()):
+        counts = rng.zipf(1.5, rows).clip(max=10**7)
+        weight = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(number))
+        weight *= torch.from_numpy(0.8 ** np.arange(WIDTH) * np.sqrt(counts.clip(max=100))[:, None])
+        tables.append(TrainedTable(str(number), weight, counts))
+    whole = sum(table.nbytes for table in tables)
+    print(f"26 tables, {sum(CRITEO_KAGGLE_ROWS.values()):,} rows x {WIDTH}, {whole / 1e9:.1f} GB")
+    for factor in FACTORS[1:]:
+        start, cpu = time.perf_counter(), time.process_time()
+        chosen = chosen_for(tables, whole // factor, bits="auto")
+        spent = sum(choice.nbytes for choice in chosen) / (whole // factor)
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        print(
+            f"{factor}x: {seconds:.1f} s ({cpu:.1f} s of CPU), {spent:.2%} of the budget, "
+            f"{sum(len(choice.plan.blocks) for choice in chosen)} bands",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -230,9 +261,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="of PyTorch")
     parser.add_argument("--rows", type=int, help="of one large table")
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--criteo", action="store_true", help="only the choice, for large tables")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
+    if options.criteo:
+        criteo()
     if options.rows:
         large(options.rows, options.width)
     for data in options.data:

@@ -60,12 +60,12 @@ def quantized(model: Any, bits: int) -> Any:
 
 
 def rounding(function: Any, bits: int) -> dict[str, Any]:
-    """The argument of a function that rounds tables: `bits=8`, once `quantise="int8"`; {} for none."""
-    if not bits:
-        return {}
+    """The argument of a function that rounds tables: `bits=8`, once `quantise="int8"`; for none 32."""
     known = inspect.signature(function).parameters
     if "bits" in known:
-        return {"bits": bits}
+        return {"bits": bits or 32}
+    if not bits:
+        return {}
     return {"quantize" if "quantize" in known else "quantise": f"int{bits}"}
 
 

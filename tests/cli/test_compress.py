@@ -39,6 +39,6 @@ def test_what_is_wrong_is_one_line(capsys, trained, tmp_path):
 
     assert "the smallest for these 2 tables is" in told("--budget", "9B")
     assert "a size must be a number of bytes" in told("--budget", "much")
-    assert "bits must be 32, 8 or 4, got 2" in told("--budget", "1/8", "--bits", "2")
+    assert "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7" in told("--budget", "1/8", "--bits", "7")
     assert "is not a run: it has no config.toml" in told("--budget", "1/8", of=tmp_path)
     assert not out.exists()

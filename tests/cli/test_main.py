@@ -128,7 +128,7 @@ def test_outputs_go_through_links_and_into_pipes(capsys, tmp_path, option):
         ([*PLAN, "--temperature", "hot"], "'--temperature'"),
         ([*PLAN, "--bands", "2"], "need its counts"),
         ([*PLAN, "--rounding", "up"], "rounding must be"),
-        ([*PLAN, "--bits", "2"], "bits must be 32, 8 or 4, got 2"),
+        ([*PLAN, "--bits", "7"], "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"),
         ([*PLAN, "--bits", "int8"], "'--bits'"),
         ([*PLAN, "--ids-per-sample", "x"], "--ids-per-sample must be a number"),
         ([*PLAN, "--ids-per-sample", "shop=1"], "unknown feature 'shop'"),

@@ -118,7 +118,7 @@ def test_what_is_there_stays_and_a_refused_export_leaves_nothing(capsys, tmp_pat
     file = tmp_path / "model.onnx"
     export = ("export", runs / "mf", "--out", file)
     for more, message in [
-        (("--bits", "2"), "bits must be 32, 8 or 4, got 2"),
+        (("--bits", "7"), "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"),
         (("--unknown", "guess"), "unknown must be clip or refuse, got 'guess'"),
         (("--format", "tflite"), "format must be onnx or pt2, got 'tflite'"),
         (("--split", "dev"), "split must be one of train, validation, test, got 'dev'"),

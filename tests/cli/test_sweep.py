@@ -289,7 +289,10 @@ def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, commands, t
         (["--methods", "magic", "--bytes", "1/8"], "method must be one of uniform, mixed, octaves"),
         (["--methods", "cut", "--bytes", "huge"], "a size must be a number of bytes"),
         (["--methods", "cut", "--bytes", "1/8", "--widths", "two"], "--widths must be numbers such as"),
-        (["--methods", "cut", "--bytes", "1/8", "--bits", "8,2"], "bits must be 32, 8 or 4, got 2"),
+        (
+            ["--methods", "cut", "--bytes", "1/8", "--bits", "8,7"],
+            "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7",
+        ),
         (
             ["--methods", "cut", "--bytes", "1/8", "--bits", "int8"],
             "--bits must be numbers such as 32,8",

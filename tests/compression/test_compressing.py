@@ -271,7 +271,7 @@ def nan(model):
         (None, None, {"budget": "9/8"}, "budget must be a share above 0 and at most 1, got '9/8'"),
         (None, None, {"budget": "12.5%"}, "bytes such as '4MB' or a share such as '1/8', got '12.5%'"),
         (None, None, {"budget": 0.5}, "budget must be a whole number, got 0.5"),
-        (None, None, {"bits": 2}, "bits must be 32, 8 or 4, got 2"),
+        (None, None, {"bits": 7}, "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"),
         (None, None, {"bands": 0}, "bands must be"),
         (None, None, {"optimizers": SGD}, "optimizers must be a list, got one SGD: put it in"),
         (None, None, {"optimizers": ["adam"]}, r"optimizers\[0\] must be a torch.optim.Opt.*got str"),

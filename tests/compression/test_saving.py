@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import mixdim
+from mixdim.compression.saving import _digest as digest
 from models_to_compress import Recommender, batch, batches, changed, state_of
 
 
@@ -26,7 +28,7 @@ def saved(tmp_path):
     return model, tmp_path / "small.safetensors"
 
 
-@pytest.mark.parametrize("options", [{}, {"bits": 8}, {"bands": 1}])
+@pytest.mark.parametrize("options", [{}, {"bits": 32}, {"bits": 8}, {"bands": 1}])
 def test_what_is_loaded_is_the_same_model(tmp_path, options):
     model, path = compressed(**options), tmp_path / "small.safetensors"
     mixdim.save_compressed(model, path)
@@ -62,7 +64,7 @@ def test_a_table_in_two_places_is_saved_once(tmp_path):
         mixdim.load_compressed(twice, path)
 
 
-@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("bits", [32, 8, "auto"])
 def test_numbers_become_those_of_the_type_that_the_model_has(tmp_path, bits):
     model, path = compressed(bits=bits).half(), tmp_path / "small.safetensors"
     mixdim.save_compressed(model, path)
@@ -128,12 +130,72 @@ def test_a_damaged_file_is_one_line_and_the_model_is_untouched(saved):
     save_file({"x": torch.zeros(2)}, path)
     with pytest.raises(ValueError, match=r"no file that mixdim\.save_compressed wrote"):
         mixdim.load_compressed(model, path)
-    later = {"mixdim": json.dumps({"format": "mixdim.compressed", "version": 3}), "blake2b": ""}
+    later = {"mixdim": json.dumps({"format": "mixdim.compressed", "version": 2}), "blake2b": ""}
     save_file({"x": torch.zeros(2)}, path, metadata=later)
-    with pytest.raises(ValueError, match=r"reads mixdim\.compressed version 2, got version 3"):
+    with pytest.raises(ValueError, match=r"reads mixdim\.compressed version 3, got version 2"):
         mixdim.load_compressed(model, path)
     with pytest.raises(FileNotFoundError, match=r"nothing\.safetensors is no file"):
         mixdim.load_compressed(model, path.with_name("nothing.safetensors"))
+    assert state_of(model) == before
+
+
+def changed_document(path, change):
+    """The file with other words about its tables, and a checksum that fits them."""
+    with safe_open(path, framework="pt") as file:
+        document = json.loads(file.metadata()["mixdim"])
+    tensors = load_file(path)
+    change(document)
+    text = json.dumps(document)
+    metadata = {"mixdim": text, "blake2b": digest(text, tensors)}
+    save_file(tensors, path, metadata=metadata)
+
+
+def first_block(document, **changes):
+    document["tables"][0]["plan"]["features"][0]["blocks"][0].update(changes)
+
+
+def first_storage(document, **changes):
+    document["tables"][0]["plan"]["features"][0]["blocks"][0]["storage"].update(changes)
+
+
+HOSTILE = {
+    "does not describe its tables": lambda document: document["tables"][0].pop("plan"),
+    "describe its tables ": lambda document: document["tables"][0].update(names=[]),
+    "describe its tables as": lambda document: document.update(same_as={"x": "y"}),
+    "has a table 'user' with a plan that is none": lambda document: first_block(document, size=-1),
+    "that is none: malformed plan: bits must be 1, 2": lambda document: first_storage(document, bits=7),
+    "none: malformed plan: bits must not rise": lambda document: first_storage(
+        document, dim=2, bits=[1, 8]
+    ),
+    "plan has 1 features, 1000000000000000 rows and": lambda document: (
+        document["tables"][0]["plan"].update(num_parameters=16 * 10**15),
+        document["tables"][0]["plan"]["features"][0].update(
+            rows=10**15, blocks=[{"start": 0, "size": 10**15, "storage": ROWS, "row_prob": 0.1}]
+        ),
+    ),
+    r"user.table.\w+ is .*, by its plan it is of shape": lambda document: first_storage(
+        document, dim=15, bits=8
+    ),
+    "malformed map of ids for table 'user': the code of feature": lambda document: document["tables"][
+        0
+    ].update(codes=[[10**15, 8]]),
+    "malformed map of ids for table 'user': bands": lambda document: document["tables"][0].update(
+        codes=[[400, 10**9]]
+    ),
+    "malformed map of ids for table 'user'": lambda document: document["tables"][0].update(codes=[[4]]),
+}
+ROWS = {"kind": "rows", "dim": 16, "bits": 32}
+
+
+@pytest.mark.parametrize(("complaint", "change"), HOSTILE.items(), ids=range(len(HOSTILE)))
+def test_a_header_that_says_something_else_is_one_line_before_memory_is_taken(saved, complaint, change):
+    _, path = saved
+    changed_document(path, change)
+    model = Recommender(seed=1)
+    before = state_of(model)
+    with pytest.raises(ValueError, match=complaint) as error:
+        mixdim.load_compressed(model, path)
+    assert "\n" not in str(error.value)
     assert state_of(model) == before
 
 

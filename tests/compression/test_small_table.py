@@ -20,7 +20,8 @@ MODES = ("sum", "mean", "max")
 
 def compressed(seed=0, factor=6, bits=32, **options):
     trained = random_table(seed, **options)
-    return small_table(trained, chosen_for([trained], trained.nbytes // factor, bits=[bits])[0])
+    offered = bits if bits == "auto" else [bits]
+    return small_table(trained, chosen_for([trained], trained.nbytes // factor, bits=offered)[0])
 
 
 def pooled(table, values, offsets, mode, weights=None):
@@ -39,6 +40,8 @@ TABLES = (
     {},
     {"bits": 8},
     {"bits": 4, "factor": 3},
+    {"bits": "auto"},
+    {"bits": "auto", "factor": 12, "fields": (100, 200)},
     {"fields": (100, 200)},
     {"padding_id": 5},
     {"padding_id": -1},
@@ -79,7 +82,7 @@ def test_gradients_of_lookups_are_those_of_the_dense_matrix():
             torch.testing.assert_close(mine.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("bits", [(32,), (8,), (4,), (32, 8, 4)])
+@pytest.mark.parametrize("bits", [(32,), (8,), (4,), (32, 8, 4), "auto"])
 @pytest.mark.parametrize("fields", [(), (30, 170, 100)])
 def test_a_fitted_table_has_the_bytes_and_the_error_that_were_chosen(fields, bits):
     gradients = np.random.default_rng(5).normal(size=(4, 6))  # fewer than 6: a singular metric
@@ -91,8 +94,11 @@ def test_a_fitted_table_has_the_bytes_and_the_error_that_were_chosen(fields, bit
             choice = chosen_for([trained], trained.nbytes // factor, bits=bits)[0]
             table = small_table(trained, choice)
             assert table.nbytes == choice.nbytes
+            measured = measured_error(trained, table, own)
             if bits == (32,):
-                assert choice.error == pytest.approx(measured_error(trained, table, own), rel=1e-4)
+                assert measured == pytest.approx(choice.error, rel=1e-4)
+            # Numbers are nearly normal, and steps fit few rows better than many.
+            assert 0.4 * choice.error <= measured + 1e-9 <= 1.2 * choice.error + 1e-5 * choice.energy
 
 
 def test_no_table_of_the_same_widths_is_nearer_in_the_metric():
@@ -143,21 +149,9 @@ def test_a_file_has_its_bytes_and_a_plan_and_a_shape_bring_it_back(options):
     assert torch.equal(empty.dense_weight(), table.dense_weight())
 
 
-def test_rounding_moves_no_number_by_more_than_half_its_scale():
-    trained = random_table(0)
-    for bits in (8, 4):
-        choice = chosen_for([trained], trained.nbytes // 3, bits=[bits])[0]
-        table = small_table(trained, choice)
-        scales = torch.cat([t for name, t in table.state_dict().items() if "scales" in name]).float()
-        most = 0.5 * float(scales.max()) * trained.width**0.5  # of a vector
-        rounded = measured_error(trained, table) ** 0.5
-        assert abs(rounded - choice.error**0.5) <= most < 0.3 * choice.energy**0.5
-        assert all(name.endswith("_0") for name, _ in table.named_parameters())
-
-
 def test_a_table_is_read_in_chunks_and_not_changed(monkeypatch):
     whole = compressed(bits=8), compressed()
-    for room in ("planning.trained_table", "layer.sources", "storages.row_tables"):
+    for room in ("planning.trained_table", "layer.sources"):
         monkeypatch.setattr(f"mixdim.{room}.AT_ONCE", 6 * 64)
     for expected, bits in zip(whole, (8, 32), strict=True):
         trained = random_table(0)

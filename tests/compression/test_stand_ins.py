@@ -16,7 +16,7 @@ def compressed(table, budget="1/4", **options):
     torch.manual_seed(0)
     counts = torch.arange(table.num_embeddings).flip(0) % 50
     model = nn.ModuleDict({"x": table})
-    mixdim.compress(model, {"x": counts}, budget=budget, echo=None, **options)
+    mixdim.compress(model, {"x": counts}, budget=budget, echo=None, **{"bits": 32} | options)
     small = model["x"]
     plain = copy.deepcopy(table)
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_it_is_copied_moved_and_loaded():
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-@pytest.mark.parametrize("bits", [32, 8, 4])
+@pytest.mark.parametrize("bits", [32, 8, 4, "auto"])
 def test_vectors_have_the_type_of_the_table_and_change_it_as_weights_do(kind, bits):
     small, _ = compressed(kind(400, 8, dtype=torch.bfloat16), bits=bits)
     ids = torch.arange(200).view(50, 4)

@@ -144,12 +144,12 @@ def test_an_order_that_became_shorter_raises():
     ("row", "column", "value"),
     [
         *((0, "end", 10**6), (0, "width", 99), (3, "number", 7), (3, "start", 5), (0, "first_row", -9)),
-        *((3, "lift_row", -1), (0, "bits", 7), (0, "rows", 2)),
+        *((3, "lift_row", -1), (0, "number", -1), (0, "rows", 2)),
     ],
 )
 def test_a_graph_from_a_damaged_file_raises(row, column, value):
     layer = make_layer()
-    arguments = layer.kernel_lookup(layer.training_view, the_ids()).layer[:-4]
+    arguments = layer.kernel_lookup(layer.training_view, the_ids()).layer[:-3]
     arguments[3][row, BLOCK_COLUMNS.index(column)] = value
     with pytest.raises(ValueError, match="contradicts itself"):
         lookup_operator(the_ids(), None, None, *arguments)
@@ -157,7 +157,7 @@ def test_a_graph_from_a_damaged_file_raises(row, column, value):
 
 def test_offsets_are_checked_by_the_operator_too():
     layer = make_layer()
-    described = layer.kernel_lookup(layer.training_view, the_ids()).layer[:-4]
+    described = layer.kernel_lookup(layer.training_view, the_ids()).layer[:-3]
     for offsets in ([0, 10**9, 3, 4], [0, 1, 3, 400], [5, 1, 3, 4]):
         with pytest.raises(ValueError, match="offsets must rise from 0 to the number of values 4"):
             lookup_operator(torch.tensor([0, 1, 2, 3]), torch.tensor(offsets), None, *described)

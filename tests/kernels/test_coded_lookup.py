@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 import mixdim
 from mixdim import Rows
+from mixdim.kernels.library import call
+from mixdim.kernels.structs import BAD_CODES, CODED_COLUMNS, FINE, LayerStructs
+from mixdim.storages.levels import BITS
 from strategies import drawn_layer, examples, feature_arguments, quiet_plan, random_bags, random_ids
 
 pytestmark = pytest.mark.skipif(not mixdim.kernels.available(), reason="no kernels")
@@ -18,7 +21,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 @st.composite
 def layers(draw):
-    """Layers whose blocks are rounded to any widths, or not: with bands, orders and padding."""
+    """Layers whose blocks are coded in any bits, or not: with bands, orders and padding."""
     plan = quiet_plan(
         **draw(feature_arguments(most_features=4, most_rows=80)),
         temperature=draw(st.sampled_from([0.0, 0.3, 0.6])),
@@ -27,8 +30,12 @@ def layers(draw):
     for feature in plan.features:
         for band in range(len(feature.blocks)):
             dim = draw(st.sampled_from([plan.base_dim, draw(st.integers(1, plan.base_dim))]))
-            rounded = st.builds(Rows, st.just(dim), st.sampled_from([8, 4]))
-            if storage := draw(st.one_of(rounded, rounded, st.sampled_from([None, Rows(0)]))):
+            mean = st.just(False) if dim == plan.base_dim else st.booleans()
+            alike = st.builds(Rows, st.just(dim), st.sampled_from(BITS), mean)
+            bits = st.lists(st.sampled_from(BITS), min_size=dim, max_size=dim)
+            falling = bits.map(lambda bits: tuple(sorted(bits, reverse=True)))
+            coded = st.one_of(alike, st.builds(Rows, st.just(dim), falling, mean))
+            if storage := draw(st.one_of(coded, coded, st.sampled_from([None, Rows(0)]))):
                 plan = plan.with_storage(feature.name, storage, band=band)
     if not any(block.storage.is_quantized for block in plan.blocks):
         plan = plan.with_storage(plan.features[-1].name, Rows(1, bits=8), band=0)
@@ -72,9 +79,9 @@ def test_bags_give_the_same_as_plain_pytorch(layer, batch, seed, weighted):
         assert_same_results(lambda: layer.bags(values, offsets, weights), [], torch.zeros(0), **CLOSE)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("dim", [1, 7, 8, 31, 32, 33, 64, 65, 200])
-def test_a_row_of_full_width_has_the_bits_of_its_codes_times_its_scales(dim, bits):
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("dim", [1, 7, 8, 31, 32, 33, 65])
+def test_a_row_of_full_width_has_the_bits_of_its_levels_times_its_steps(dim, bits):
     plan = mixdim.plan({"a": 90, "b": 70}, temperature=0, base_dim=dim).quantized(bits)
     layer = mixdim.FeatureEmbeddings(plan)
     ids = random_ids(plan, 130, torch.Generator().manual_seed(0))
@@ -111,17 +118,33 @@ def test_a_damaged_order_is_an_error_and_never_a_row_outside_of_the_table():
         layer(torch.zeros(2, 3, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("name", ["codes", "scales", "lift"])
+@pytest.mark.parametrize("name", ["codes", "steps", "coded_lift"])
 def test_tensors_of_another_size_are_refused_and_never_read(name):
     layer = small_layer()
-    names = [full for full, _ in layer.named_buffers() if full.startswith(name)]
-    assert names
-    for full in names:
-        whole = layer.get_buffer(full)
-        setattr(layer, full, whole[:-1].clone())
-        with pytest.raises(RuntimeError, match=rf"{name}\w* .*has shape .* was its data replaced"):
-            layer(torch.zeros(2, 3, dtype=torch.int64))
-        setattr(layer, full, whole)
+    whole = layer.get_buffer(name)
+    setattr(layer, name, whole[:-1].clone())
+    with pytest.raises(RuntimeError, match=rf"{name} has shape .* was its data replaced"):
+        layer(torch.zeros(2, 3, dtype=torch.int64))
+    setattr(layer, name, whole)
+    assert in_one_kernel(lambda: layer(torch.zeros(2, 3, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("column", CODED_COLUMNS)
+@pytest.mark.parametrize("value", [-7, 5, 2**40, 2**62, -(2**63)])
+def test_a_block_of_codes_that_contradicts_itself_is_refused_and_never_read(column, value):
+    """What Python should have seen, the kernel sees again before it reads."""
+    layer = small_layer()
+    structs = LayerStructs(layer.kernel_lookup(layer.serving_view, torch.zeros(2, 3, dtype=torch.int64)))
+    wrong = structs.layout.coded.copy()
+    lifted = int((wrong[:, CODED_COLUMNS.index("first_lift")] >= 0).argmax())
+    was = wrong[lifted, CODED_COLUMNS.index(column)]
+    wrong[lifted, CODED_COLUMNS.index(column)] = value
+    coded = (structs.codes, wrong, len(wrong))
+    returned = call("mixdim_coded_lookup", structs.layer, *coded, structs.ids, torch.empty(2, 3, 16))
+    harmless = column in ("first_byte", "first_step", "first_lift") and value == 5  # other numbers
+    assert returned == (FINE if harmless or value == was else BAD_CODES)
+    with pytest.raises(RuntimeError, match="the codes of this layer contradict its plan"):
+        structs.raise_if_wrong(BAD_CODES)
 
 
 def test_what_the_kernel_does_not_know_takes_the_plain_path():
@@ -129,7 +152,7 @@ def test_what_the_kernel_does_not_know_takes_the_plain_path():
     expected = layer(ids)
     assert in_one_kernel(lambda: layer(ids))
     assert not in_one_kernel(lambda: layer(ids.to(torch.int16)))
-    layer.lift = layer.lift.t().contiguous().t()
+    layer.codes = layer.codes.to(torch.int16).to(torch.uint8).repeat_interleave(2)[::2]
     assert not in_one_kernel(lambda: layer(ids))
     torch.testing.assert_close(layer(ids), expected)
     hashed = layer.plan.with_storage("user", mixdim.Hashed(4, 9))

@@ -8,35 +8,43 @@ from hypothesis import strategies as st
 
 import mixdim
 from mixdim.kernels.decode import CodedTable, decode
-from mixdim.storages.codes import GROUP, code_bytes, num_groups, quantize_values, values_at
+from mixdim.storages.codes import RowCode, levels
+from mixdim.storages.levels import BITS
 from small_layers import generator_of
 
 pytestmark = pytest.mark.skipif(not mixdim.kernels.available(), reason="no kernels")
 
 
 @st.composite
+def codes_of_rows(draw):
+    """The bits of any directions: alike, or each its own, falling."""
+    if draw(st.booleans()):
+        return RowCode((draw(st.sampled_from(BITS)),) * draw(st.integers(1, 70)))
+    bits = draw(st.lists(st.sampled_from(BITS), min_size=1, max_size=30))
+    return RowCode(tuple(sorted(bits, reverse=True)))
+
+
+@st.composite
 def tables(draw):
-    """A table of one to four blocks of one width, and what it was rounded from."""
-    bits, dim = draw(st.sampled_from([8, 4])), draw(st.integers(1, 70))
+    """A table of one to four blocks of one code, of any bytes, with or without a mean."""
+    code, mean = draw(codes_of_rows()), draw(st.booleans())
     sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
-    generator = generator_of(draw(st.integers(0, 99)))
-    scale = draw(st.sampled_from([1e-7, 0.1, 3e4]))  # float16 without a leading one, usual, large
-    parts = [
-        quantize_values(scale * torch.randn(size * dim, generator=generator), bits) for size in sizes
-    ]
-    starts, code, scale_at = [], 0, 0
+    generator, places, first = generator_of(draw(st.integers(0, 99))), [], draw(st.integers(0, 9))
     for size in sizes:
-        starts.append([code * 8 // bits, scale_at])
-        code, scale_at = code + code_bytes(size * dim, bits), scale_at + num_groups(size * dim, bits)
-    codes, scales = (torch.cat([part[n] for part in parts]) for n in range(2))
-    return CodedTable(codes, scales, torch.tensor(starts), bits, dim), sizes
+        places.append([first, size])
+        first += size * code.row_bytes
+    codes = torch.randint(256, (first,), dtype=torch.uint8, generator=generator)
+    scale = draw(st.sampled_from([1e-7, 0.1, 3e4]))  # float16 without a leading one, usual, large
+    steps = scale * torch.randn(len(sizes), code.dim, generator=generator)
+    found = CodedTable(codes, steps.half(), torch.tensor(places), levels(), code.bits, mean)
+    return found, sizes
 
 
 def plainly(table, rows, blocks):
-    places = rows[:, None] * table.dim + torch.arange(table.dim)
-    first = table.starts[blocks]
-    codes = values_at(table.codes, table.bits, first[:, :1] + places)
-    return codes * table.scales[first[:, 1:] + places // GROUP[table.bits]]
+    code = RowCode(table.bits)
+    found = code.levels(code.unpack(table.codes, table.places[blocks, 0] + rows * code.row_bytes))
+    found = found * table.steps[blocks].float()
+    return torch.cat([found, torch.ones(len(found), table.mean)], dim=1)
 
 
 @given(tables(), st.integers(0, 60), st.integers(0, 99))
@@ -77,12 +85,29 @@ def test_a_row_or_block_that_is_not_there_is_refused_and_never_read(given_table,
         blocks[place] = block
         with pytest.raises(IndexError, match="row 0 is not in"):
             decode(table, torch.zeros(4, dtype=torch.int64), blocks)
-    short = table._replace(scales=table.scales[:0])
-    with pytest.raises(IndexError, match="row 0 is not in"):
-        decode(short, torch.zeros(1, dtype=torch.int64), 0)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@given(tables(), st.data())
+def test_a_table_that_ends_too_early_or_says_it_is_longer_is_never_read(given_table, data):
+    table, sizes = given_table
+    last, none = len(sizes) - 1, torch.zeros(1, dtype=torch.int64)
+    places = table.places.clone()
+    places[last, data.draw(st.integers(0, 1))] = data.draw(
+        st.sampled_from([-1, -(2**63), 2**63 - 1, 2**62, len(table.codes) + 1])
+    )
+    damaged = (
+        table._replace(codes=table.codes[:-1]),
+        table._replace(codes=table.codes[:0]),
+        table._replace(steps=table.steps.view(-1)[:-1]),
+        table._replace(levels=table.levels[:-1]),
+        table._replace(places=places),
+    )
+    for wrong in damaged:
+        with pytest.raises(IndexError, match="row 0 is not in the table of codes"):
+            decode(wrong, none, last)
+
+
+@pytest.mark.parametrize("bits", BITS)
 def test_a_layer_takes_it_and_answers_as_without_kernels(bits):
     plan = mixdim.plan({"user": 90, "item": 40}, temperature=0.4, base_dim=8)
     plan = plan.with_storage("user", mixdim.Hashed(8, 20))  # so that no kernel sees the whole layer

@@ -11,6 +11,7 @@ from safetensors.torch import save
 import mixdim
 from mixdim import FeatureEmbeddings, MixedDimEmbedding, Rows
 from mixdim.layer.idmap import IdMap
+from mixdim.storages.levels import NOISE
 from small_layers import banded_plan, generator_of
 from small_tables import best_error
 
@@ -52,11 +53,16 @@ class TestBlocks:
         assert layer.table_16.any()  # its numbers are its own
 
     @pytest.mark.parametrize("bits", [8, 4])
-    def test_fewer_bits_are_those_of_quantizing(self, bits):
+    def test_fewer_bits_are_those_of_quantizing_and_better_by_counts_if_these_are_given(self, bits):
         layer = FeatureEmbeddings(banded_plan())
-        found = mixdim.replan(layer, layer.plan.quantized(bits), counts=COUNTS)
-        assert bytes_of(found.layer) == bytes_of(layer.quantized(bits))
+        plan, small = layer.plan.quantized(bits), layer.quantized(bits)
+        assert bytes_of(mixdim.replan(layer, plan).layer) == bytes_of(small)
+        found = mixdim.replan(layer, plan, counts=COUNTS)
         for name in layer.plan:
+            unweighted = weighted_share(
+                *(each.dense_weight(name) for each in (layer, small)), COUNTS[name]
+            )
+            assert found.error[name] < max(1.05 * unweighted, NOISE[bits])
             before, after = (each.dense_weight(name) for each in (layer, found.layer))
             assert found.error[name] == pytest.approx(weighted_share(before, after, COUNTS[name]))
 

@@ -1,5 +1,6 @@
 from dataclasses import replace
-from itertools import pairwise, product
+from functools import reduce
+from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from mixdim import Rows, equal_mass_bands
 from mixdim.layer.rank_code import rank_code_nbytes
 from mixdim.planning.bands import candidate_cuts
 from mixdim.planning.from_tables import choose
-from mixdim.planning.table_options import NOISE
 from mixdim.planning.trained_table import UNSEEN, TrainedTable
+from mixdim.storages.levels import BITS, NOISE
 from small_tables import best_error, chosen_for, random_table
 
 
@@ -34,11 +35,33 @@ def bands_of(choice, table):
     return ids
 
 
+def energies_of(vectors, probs, metric=None, *, mean=False):
+    """The squared singular values of the weighted rows, without their mean if that is kept."""
+    root = np.eye(vectors.shape[1]) if metric is None else np.linalg.cholesky(metric)
+    if mean:
+        vectors = vectors - np.average(vectors, axis=0, weights=probs)
+    found = np.linalg.svd(np.sqrt(probs)[:, None] * vectors @ root, compute_uv=False) ** 2
+    return np.concatenate([found, np.zeros(vectors.shape[1] - len(found))])
+
+
+def error_of_rows(vectors, probs, storage, metric=None):
+    """What a storage leaves of rows by the definition: directions that are dropped, noise of others."""
+    if storage.bits == 32:
+        return best_error(vectors, probs, storage.dim, metric)
+    width = vectors.shape[1]
+    if storage.dim >= width and isinstance(storage.bits, int) and not storage.mean:
+        seen = np.ones(width) if metric is None else metric.diagonal()
+        return NOISE[storage.bits] * (probs @ vectors**2 @ seen)
+    energies = energies_of(vectors, probs, metric, mean=storage.mean)
+    noise = np.array([NOISE[own] for own in storage.code.bits] + [1.0] * (width - storage.dim))
+    return float(energies @ noise)
+
+
 def error_of(choice, table, metric=None):
-    """The least error of the bands and widths that were chosen."""
+    """The least error of the bands and storages that were chosen."""
     vectors, probs = np.asarray(table.weight, dtype=np.float64), table.row_probs
     both = zip(bands_of(choice, table), choice.plan.blocks, strict=True)
-    return sum(best_error(vectors[ids], probs[ids], block.dim, metric) for ids, block in both)
+    return sum(error_of_rows(vectors[ids], probs[ids], b.storage, metric) for ids, b in both)
 
 
 def cost_of(size, storage, width):
@@ -46,54 +69,82 @@ def cost_of(size, storage, width):
     dim = storage.dim
     if dim == 0:
         return 4 * width
-    projection = 4 * dim * width if dim < width else 0
     if storage.bits == 32:
-        return 4 * size * dim + projection
-    group = {8: 64, 4: 32}[storage.bits]
-    return -(-size * dim * storage.bits // 8) + 2 * -(-size * dim // group) + projection
+        return 4 * size * dim + (4 * dim * width if dim < width else 0)
+    lift = (dim + storage.mean) * width if storage.is_lifted(width) else 0
+    return size * -(-sum(storage.code.bits) // 8) + 2 * (dim + lift)
+
+
+def all_storages(bits, width):
+    """Every storage that may be chosen."""
+    if bits != "auto":
+        return [Rows(0), *(Rows(dim, own) for own in bits for dim in range(1, width + 1))]
+    found = [Rows(0), *(Rows(dim) for dim in range(1, width + 1)), *(Rows(width, own) for own in BITS)]
+    for mean in (False, True):
+        for dim in range(1, width + 1 - mean):
+            every = combinations_with_replacement(BITS[::-1], dim)
+            found += [Rows(dim, own, mean) for own in every if dim < width or len(set(own)) > 1 or mean]
+    return list(dict.fromkeys(found))
 
 
 def brute_force(table, budget, bits):
-    """The least error of all ways to cut into two bands or none, and of all widths and bits."""
+    """The least error of all ways to cut into two bands or none, and of all storages."""
     vectors, probs, width = table.weight.double().numpy(), table.row_probs, table.width
     pieces, errors = candidate_cuts(table.counts, 2), []
-    storages = [Rows(0), *(Rows(dim, own) for own in bits for dim in range(1, width + 1))]
-    for cut in pieces.cuts:
+    for cut in [(0,), *((0, start) for start in range(1, len(pieces.sizes)))]:
         band_of_id = pieces.band_of_id(cut)
         bands = [np.flatnonzero(band_of_id == band) for band in range(len(cut))]
         held = rank_code_nbytes(table.rows, len(cut), table.rows) if len(cut) > 1 else 0
-        known = {}
-        for (number, ids), storage in product(enumerate(bands), storages):
-            lost = best_error(vectors[ids], probs[ids], storage.dim)
-            kept = probs[ids] @ (vectors[ids] ** 2).sum(axis=1) - lost
-            noise = NOISE[storage.bits] * kept if len(bits) > 1 and storage.dim else 0.0
-            known[number, storage] = cost_of(len(ids), storage, width), lost + noise
-        for chosen in product(storages, repeat=len(cut)):
-            cost, error = map(sum, zip(*(known[pair] for pair in enumerate(chosen)), strict=True))
-            if held + cost <= budget:
-                errors.append(error)
+        known = []
+        for ids in bands:
+            every = [
+                (cost_of(len(ids), own, width), error_of_rows(vectors[ids], probs[ids], own))
+                for own in all_storages(bits, width)
+            ]
+            known.append(np.array(every).T)
+        costs, errors_of = (reduce(np.add.outer, [own[n] for own in known]) for n in range(2))
+        fits = held + costs <= budget
+        errors += [errors_of[fits].min()] if fits.any() else []
     return min(errors)
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 1000), st.floats(0.05, 1), st.sampled_from([(32,), (8,), (32, 8, 4)]))
+@given(st.integers(0, 1000), st.floats(0.05, 1), st.sampled_from([(32,), (8,), (32, 8, 4), "auto"]))
 def test_cuts_widths_and_bits_are_as_good_as_trying_everything(seed, share, bits):
     table = random_table(seed, rows=60, width=3)
     budget = max(int(share * table.nbytes), 4 * table.width)
     choice = chosen_for([table], budget, bands=2, bits=bits)[0]
-    noise = 0.0
-    if len(bits) > 1:  # which is not part of the error that a choice tells
-        vectors = table.weight.double().numpy()
-        for ids, block in zip(bands_of(choice, table), choice.plan.blocks, strict=True):
-            kept = table.row_probs[ids] @ (vectors[ids] ** 2).sum(axis=1)
-            kept -= best_error(vectors[ids], table.row_probs[ids], block.dim)
-            noise += NOISE[block.storage.bits] * kept if block.dim else 0.0
     best = brute_force(table, budget, bits)
     assert choice.nbytes <= budget
-    assert best * (1 - 1e-6) - 1e-9 <= choice.error + noise <= 1.003 * best + 1e-9
+    assert choice.error == pytest.approx(error_of(choice, table), rel=1e-6, abs=1e-12)
+    near = (1.02 if bits == "auto" else 1.003) * best + 1e-5 * choice.energy
+    assert best * (1 - 1e-6) - 1e-9 <= choice.error <= near
 
 
-@pytest.mark.parametrize("bits", [(32,), (8,), (4,), (32, 8, 4)])
+@pytest.mark.parametrize("share", [4, 16, 64])
+def test_no_other_storage_of_a_single_band_is_better(share):
+    """Of all bits by direction there are, also those that were not tried."""
+    tables = [
+        random_table(1, rows=2000, width=4, name="a"),
+        random_table(2, rows=500, width=4, name="b"),
+    ]
+    budget = sum(table.nbytes for table in tables) // share
+    every = choose(tables, budget, bits="auto")
+    left = budget - sum(choice.nbytes for choice in every)
+    whole = sum(t.use * choice.error for t, choice in zip(tables, every, strict=True))
+    assert 0 <= left <= 0.02 * budget
+    for table, choice in zip(tables, every, strict=True):
+        vectors, probs = table.weight.double().numpy(), table.row_probs
+        for ids, block in zip(bands_of(choice, table), choice.plan.blocks, strict=True):
+            cost = cost_of(len(ids), block.storage, 4)
+            error = error_of_rows(vectors[ids], probs[ids], block.storage)
+            for other in all_storages("auto", 4):
+                if cost_of(len(ids), other, 4) <= cost + left:
+                    saved = error - error_of_rows(vectors[ids], probs[ids], other)
+                    assert table.use * saved <= 0.01 * whole
+
+
+@pytest.mark.parametrize("bits", [(32,), (8,), (4,), (32, 8, 4), "auto"])
 @pytest.mark.parametrize("fields", [(), (30, 170, 100)])
 def test_all_tables_keep_one_budget_and_fields_are_cut_at_their_borders(fields, bits):
     tables = [
@@ -107,7 +158,8 @@ def test_all_tables_keep_one_budget_and_fields_are_cut_at_their_borders(fields, 
         assert sum(choice.nbytes for choice in every) <= whole // factor
         for table, choice in zip(tables, every, strict=True):
             blocks, ids = choice.plan.blocks, bands_of(choice, table)
-            assert {block.storage.bits for block in blocks if block.dim} <= set(bits)
+            if bits != "auto":
+                assert {block.storage.bits for block in blocks if block.dim} <= set(bits)
             assert list(choice.plan) == [table.name]
             borders = np.cumsum(table.fields)[:-1].tolist()
             assert {block.start for block in blocks} >= {0, *borders}
@@ -278,7 +330,9 @@ def test_bad_input_is_refused_by_name():
     for options, message in (
         ({"bands": 65}, "bands must be at most 64, got 65"),
         ({"bands": "many"}, "bands must be a whole number or 'octaves', got 'many'"),
-        ({"bits": (3,)}, "bits must be .*, got 3"),
+        ({"bits": (7,)}, "bits must be .*, got 7"),
+        ({"bits": "few"}, "bits must be 'auto' or numbers of bits, got 'few'"),
+        ({"bits": "auto", "dims": [2, 4]}, "dims must begin with 0 or 1, got 2"),
         ({"bits": ()}, "bits must not be empty"),
         ({"dims": [-1]}, "dims must be at least 0, got -1"),
         ({"dims": [0], "base_dim": "free"}, "dims must be at least 1, got 0"),

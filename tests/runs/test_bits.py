@@ -106,7 +106,7 @@ def test_it_is_resumed_and_found_finished(tmp_path):
 
 @pytest.mark.parametrize(
     ("bits", "message"),
-    [(2, "bits must be 32, 8 or 4, got 2"), (0, "bits must be at least 1, got 0")],
+    [(7, "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"), (0, "bits must be at least 1, got 0")],
 )
 def test_other_numbers_of_bits_are_refused(bits, message, tmp_path):
     with pytest.raises(ValueError, match=message):

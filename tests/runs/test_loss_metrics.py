@@ -27,8 +27,8 @@ def test_they_are_the_mean_products_of_gradients_at_vectors():
     users, items = vectors.values()
     loss = F.mse_loss((users * items).sum(1) + others + model.mean, batch.target)
     for name, gradient in zip(vectors, torch.autograd.grad(loss, [users, items]), strict=True):
-        squares = gradient.double().t() @ gradient.double()
-        assert torch.allclose(found[name], squares * len(squares) / squares.trace(), atol=1e-5)
+        squares = gradient.double().t() @ gradient.double() / len(gradient)
+        torch.testing.assert_close(found[name], squares, rtol=1e-4, atol=0)
 
 
 def test_bags_count_too():
@@ -37,4 +37,4 @@ def test_bags_count_too():
     assert list(found) == list(data.feature_names)
     for metric in found.values():
         assert torch.linalg.eigvalsh(metric).min() > -1e-9
-        assert metric.trace() == pytest.approx(8)
+        assert metric.trace() > 0

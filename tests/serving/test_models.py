@@ -198,7 +198,7 @@ def test_a_model_with_bags_exports_as_it_is():
     ("options", "message"),
     [
         ({"format": "tflite"}, "format must be onnx or pt2, got 'tflite'"),
-        ({"bits": 2}, "bits must be 32, 8 or 4, got 2"),
+        ({"bits": 7}, "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"),
         ({"bits": "int8"}, "bits must be a whole number, got 'int8'"),
         ({"task": "ranking"}, "task must be binary or rating, got 'ranking'"),
         ({"bags": ["day"]}, "bags must be features of the model .user, item, tags., got 'day'"),

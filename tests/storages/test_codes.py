@@ -5,73 +5,95 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mixdim.storages.codes import (
-    CODES,
-    GROUP,
-    LARGEST,
-    check_finite,
-    code_bytes,
-    num_groups,
-    quantize_values,
-    values_at,
+from mixdim.storages.codes import RowCode, check_finite
+from mixdim.storages.levels import BITS, levels_of
+from mixdim.storages.steps import Spread
+from small_layers import generator_of
+
+codes_of_rows = st.lists(st.sampled_from(BITS), min_size=1, max_size=40).map(
+    lambda bits: RowCode(tuple(sorted(bits, reverse=True)))
 )
+
+
+def random_codes(code, rows, seed):
+    generator = generator_of(seed)
+    return torch.stack([torch.randint(2**own, (rows,), generator=generator) for own in code.bits], 1)
+
+
+@given(codes_of_rows, st.integers(0, 20), st.integers(0, 99))
+def test_codes_are_one_stream_of_bits_a_row_and_a_row_begins_with_a_byte(code, rows, seed):
+    codes = random_codes(code, rows, seed)
+    packed = code.pack(codes)
+    assert packed.dtype == torch.uint8
+    assert packed.shape == (rows, -(-sum(code.bits) // 8))
+    for row, held in zip(codes.tolist(), packed.numpy(), strict=True):
+        bits = [c >> n & 1 for c, own in zip(row, code.bits, strict=True) for n in range(own)]
+        stream = np.unpackbits(held, bitorder="little").tolist()
+        assert stream == bits + [0] * (len(stream) - len(bits))
+
+
+@given(codes_of_rows, st.integers(1, 20), st.integers(0, 99))
+def test_codes_that_were_packed_are_read_as_they_were(code, rows, seed):
+    codes = random_codes(code, rows, seed)
+    found = code.unpack(code.pack(codes).flatten(), torch.arange(rows) * code.row_bytes)
+    assert torch.equal(found.to(torch.int64), codes)
+    levels = code.levels(found)
+    assert levels.dtype == torch.float32
+    for column, own in enumerate(code.bits):
+        expected = levels_of(own)[codes[:, column].numpy()]
+        np.testing.assert_array_equal(levels[:, column].numpy(), expected)
+
 
 finite = st.floats(-4e5, 4e5, width=32) | st.floats(-(2**-20), 2**-20, width=32)
 
 
-@given(arrays.arrays(np.float32, st.integers(1, 200), elements=finite), st.sampled_from([8, 4]))
-def test_a_value_is_at_most_half_a_scale_away_and_no_code_overflows(values, bits):
-    codes, scales = quantize_values(torch.from_numpy(values).double(), bits)
-    assert (codes.dtype, scales.dtype) == (getattr(torch, CODES[bits]), torch.float16)
-    assert codes.shape == (code_bytes(len(values), bits),)
-    assert scales.shape == (num_groups(len(values), bits),)
-    assert codes.nbytes == -(-len(values) * bits // 8)
-    whole = values_at(codes, bits, torch.arange(len(values))).numpy().astype(np.float64)
-    assert (np.abs(whole) <= LARGEST[bits]).all()
-    scale = scales.numpy().astype(np.float64).repeat(GROUP[bits])[: len(values)]
-    assert (np.abs(whole * scale - values) <= scale / 2 * (1 + 1e-12)).all()
+@given(arrays.arrays(np.float64, (9, 7), elements=finite), st.integers(0, 99))
+def test_every_number_gets_the_nearest_level(values, seed):
+    steps = torch.rand(7, generator=generator_of(seed), dtype=torch.float64)
+    code = RowCode(BITS[::-1])
+    codes = code.nearest(torch.from_numpy(values), steps)
+    found = code.levels(codes).double().numpy() * steps.numpy()
+    for column, own in enumerate(code.bits):
+        every = levels_of(own).astype(np.float64) * float(steps[column])
+        least = np.abs(values[:, column, None] - every).min(axis=1)
+        np.testing.assert_allclose(np.abs(values[:, column] - found[:, column]), least, rtol=1e-6)
 
 
-@given(st.integers(1, 150), st.integers(0, 1000), st.sampled_from([8, 4]))
-def test_what_was_rounded_is_rounded_to_itself(count, seed, bits):
-    values = torch.randn(count, generator=torch.Generator().manual_seed(seed))
-    codes, scales = quantize_values(values, bits)
-    places = torch.arange(count)
-    again = quantize_values(values_at(codes, bits, places) * scales[places // GROUP[bits]], bits)
-    assert torch.equal(again[0], codes)
-    assert torch.equal(again[1], scales)
+def spread_of(values, weights=None):
+    values = torch.as_tensor(values, dtype=torch.float64)
+    weights = torch.ones(len(values), dtype=torch.float64) if weights is None else weights
+    spread = Spread(((weights @ values**2) / weights.sum()).sqrt())
+    for half in (slice(0, 100), slice(100, None)):
+        spread.add(values[half], weights[half])
+    return spread
 
 
-def test_two_codes_of_4_bits_share_a_byte_and_the_first_is_the_lower():
-    codes, scales = quantize_values(torch.tensor([7.0, -7.0, 3.0]), bits=4)
-    assert scales.tolist() == [1.0]
-    assert codes.tolist() == [(7 + 8) + 16 * (-7 + 8), 3 + 8]
+def error(values, weights, step, bits):
+    every = step * levels_of(bits).astype(np.float64)
+    nearest = every[np.searchsorted((every[1:] + every[:-1]) / 2, values)]
+    return (weights * (values - nearest) ** 2).sum()
 
 
-def test_every_group_has_its_own_scale():
-    values = torch.cat([torch.full((64,), 0.1), torch.full((1,), 1e3)])
-    codes, scales = quantize_values(values, bits=8)
-    assert codes.tolist() == [127] * 65
-    torch.testing.assert_close(
-        scales.double() * 127, torch.tensor([0.1, 1e3]).double(), rtol=1e-2, atol=0
-    )
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("tail", [2.5, 5, 1000])
+def test_a_step_is_nearly_the_best_of_all_whatever_the_tail(bits, tail):
+    rng = np.random.default_rng(bits)
+    values, weights = rng.standard_t(tail, 20_000), rng.exponential(size=20_000)
+    spread = spread_of(1e-3 * values[:, None], torch.from_numpy(weights))
+    found = float(spread.steps((bits,))) * 1e3
+    scale = np.sqrt((weights * values**2).sum() / weights.sum())
+    best = min(error(values, weights, scale * 2**power, bits) for power in np.arange(-1, 3, 0.03))
+    assert error(values, weights, found, bits) <= 1.05 * best
 
 
-def test_zeros_stay_zeros():
-    codes, scales = quantize_values(torch.zeros(5), bits=8)
-    assert not codes.any()
-    assert not scales.any()
+def test_directions_have_steps_of_their_own_and_one_without_numbers_has_none():
+    values = np.random.default_rng(0).normal(size=(2000, 3)) * [1e-6, 1.0, 0.0]
+    steps = spread_of(values).steps((4, 4, 4))
+    assert float(steps[1] / steps[0]) == pytest.approx(1e6, rel=0.2)
+    assert steps[2] == 0
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_refused(wrong):
     with pytest.raises(ValueError, match=f"must be finite, got {wrong}"):
-        quantize_values(torch.tensor([1.0, wrong]), bits=8)
-    with pytest.raises(ValueError, match="must be finite"):
-        check_finite(torch.tensor([[wrong]]))
-
-
-def test_numbers_beyond_the_largest_scale_are_refused():
-    assert quantize_values(torch.tensor([65504.0 * 7]), bits=4)[1].tolist() == [65504.0]
-    with pytest.raises(ValueError, match="must be within 458528, got 458600"):
-        quantize_values(torch.tensor([458600.0]), bits=4)
+        check_finite(torch.tensor([[1.0, wrong]]))

@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 import mixdim
 from mixdim import Hashed, Robe, Rows
 from mixdim.models import DLRM, MatrixFactorization, NeuralCollaborativeFiltering
-from mixdim.storages.codes import GROUP
+from mixdim.storages.levels import BITS, NOISE, levels_of
 from mixdim.training.optimizers import NamedOptimizer
 from model_samples import SomeSamples
 from storage_contract import BASE_DIM, ROWS, StorageContract
@@ -17,12 +19,18 @@ from strategies import random_bags, random_ids, stored_plans
 
 
 class TestQuantized(StorageContract):
-    storages = (Rows(2, bits=8), Rows(BASE_DIM, bits=8), Rows(3, bits=4), Rows(BASE_DIM, bits=4))
+    storages = (
+        Rows(2, bits=8),
+        Rows(BASE_DIM, bits=4),
+        Rows(3, bits=(5, 2, 1), mean=True),
+        Rows(BASE_DIM, bits=(6, 6, 4, 3, 2, 2)),
+    )
     has_kernels = True
+    close: ClassVar = {"rtol": 1e-5, "atol": 1e-6}  # codes are decoded in float32
 
     @staticmethod
     def finds_all_it_can_hold(storage):
-        return storage.dim == BASE_DIM  # turned by a projection, its numbers are rounded anew
+        return False  # steps are found anew
 
 
 def plan_of(**storages):
@@ -35,24 +43,36 @@ def plan_of(**storages):
 # The layer.
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_a_row_is_codes_times_scales_lifted(bits):
-    layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3, bits=bits), b=Rows(3, bits=bits)))
-    codes, scales = layer.get_buffer(f"codes_int{bits}_3"), layer.get_buffer(f"scales_int{bits}_3")
-    group = GROUP[bits]
-    assert scales.shape == (2 * -(-120 // group),)
-    if bits == 4:
-        codes = torch.stack([codes & 15, codes >> 4], 1).flatten().to(torch.int8) - 8
-    codes = codes.view(2, 40, 3)
+def codes_in(held, bits):
+    """The codes of a row of bytes, which are one stream of bits."""
+    stream, codes = np.unpackbits(held, bitorder="little").tolist(), []
+    for own in bits:
+        codes.append(sum(bit << n for n, bit in enumerate(stream[:own])))
+        stream = stream[own:]
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("storage", "bits"),
+    [(Rows(3, 8), (8, 8, 8)), (Rows(3, 3), (3, 3, 3)), (Rows(3, (6, 5, 1), mean=True), (6, 5, 1))],
+)
+def test_a_row_is_levels_times_steps_lifted_and_the_mean(storage, bits):
+    layer = mixdim.FeatureEmbeddings(plan_of(a=storage, b=storage))
+    size, width = -(-sum(bits) // 8), 3 + storage.mean
+    codes, steps = layer.codes.view(2, 40, size).numpy(), layer.steps.float().view(2, 3).numpy()
+    lift = layer.coded_lift.float().view(2, width, 4).numpy()
+    assert (layer.codes.dtype, layer.steps.dtype) == (torch.uint8, torch.float16)
     for slot, name in enumerate("ab"):
+        dense = layer.dense_weight(name).numpy()
         for row in (0, 10, 21, 39):
-            places = slot * len(scales) // 2 + (3 * row + torch.arange(3)) // group
-            lifted = (codes[slot, row] * scales[places].float()) @ layer.lift.view(2, 3, 4)[slot]
-            torch.testing.assert_close(layer.dense_weight(name)[row], lifted)
+            both = zip(codes_in(codes[slot, row], bits), bits, strict=True)
+            numbers = np.array([levels_of(own)[code] for code, own in both]) * steps[slot]
+            expected = numbers @ lift[slot][:3] + lift[slot][3:].sum(0)
+            np.testing.assert_allclose(dense[row], expected, rtol=1e-5, atol=1e-7)
 
 
-@given(stored_plans(), st.sampled_from([8, 4]), st.integers(0, 100))
-def test_a_layer_is_rounded_by_at_most_half_a_scale(plan, bits, seed):
+@given(stored_plans(), st.sampled_from(BITS), st.integers(0, 100))
+def test_a_quantized_layer_has_the_bytes_of_its_plan_and_looks_up_its_rows(plan, bits, seed):
     generator = torch.Generator().manual_seed(seed)
     layer = mixdim.FeatureEmbeddings(plan, generator=generator)
     small = layer.quantized(bits)
@@ -64,11 +84,6 @@ def test_a_layer_is_rounded_by_at_most_half_a_scale(plan, bits, seed):
         parts = others.of_block(after).parts(after)
         if not after.storage.is_quantized:
             assert all(torch.equal(parts[n], p) for n, p in mine.of_block(before).parts(before).items())
-            continue
-        table = mine.of_block(before).parts(before)["table"].double()
-        rounded = others.of_block(after).take(torch.arange(after.size), after.slot).double()
-        scales = parts["scales"].double().repeat_interleave(GROUP[bits])[: table.numel()]
-        assert ((table - rounded).abs() <= scales.view_as(table) / 2 * (1 + 1e-6)).all()
     ids = random_ids(plan, 5, generator)
     rows = torch.stack([small.dense_weight(name)[ids[:, i]] for i, name in enumerate(plan)], 1)
     torch.testing.assert_close(small(ids), rows)
@@ -77,6 +92,50 @@ def test_a_layer_is_rounded_by_at_most_half_a_scale(plan, bits, seed):
         small.dense_weight(name)[bags[2 * i + b]].sum(0) for b in range(2) for i, name in enumerate(plan)
     ]
     torch.testing.assert_close(small.bags(values, offsets), torch.stack(summed).view(2, len(plan), -1))
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("dim", [3, 16])
+def test_what_is_lost_of_normal_rows_is_the_noise_of_so_many_bits(bits, dim):
+    plan = mixdim.plan({"x": 5000}, temperature=0, base_dim=16).with_storage("x", Rows(dim))
+    layer = mixdim.MixedDimEmbedding(plan)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+    found = mixdim.replan(layer, plan.quantized(bits))
+    assert found.error["x"] == pytest.approx(NOISE[bits], rel=0.1)
+    away = found.layer.dense_weight() - layer.dense_weight()
+    error = away.pow(2).sum() / layer.dense_weight().pow(2).sum()
+    assert error.item() == pytest.approx(found.error["x"], rel=1e-4)
+
+
+def test_bits_by_direction_are_of_the_main_directions_in_the_metric_and_a_mean_is_taken_away():
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    root = rng.normal(size=(6, 6)) + 3 * np.eye(6)
+    spread, bits = np.array([8, 4, 2, 1, 0.5, 0.1]), (6, 5, 3, 1)
+    seen = rng.normal(size=(4000, 6)) * spread @ turn.T + 20 * turn[:, 5]  # by the metric
+    matrix = seen @ np.linalg.inv(root)
+    plan = mixdim.plan({"x": 4000}, temperature=0, base_dim=6)
+    options = {"metric": torch.from_numpy(root @ root.T), "counts": rng.exponential(size=4000)}
+
+    def error(storage):
+        found = mixdim.replan(torch.from_numpy(matrix), plan.with_storage("x", storage), **options)
+        return found.error["x"] * (seen**2).sum() / len(seen)
+
+    by_hand = sum(spread[n] ** 2 * (NOISE[own] if n < 4 else 1) for n, own in enumerate((*bits, 0, 0)))
+    assert error(Rows(4, bits, mean=True)) == pytest.approx(by_hand, rel=0.05)
+    assert error(Rows(4, bits)) > 1.5 * by_hand
+
+
+def test_rows_that_a_lift_makes_of_nearly_equal_numbers_are_turned_before_they_are_coded():
+    """Codes of the numbers as they were trained would lose the little that the lift makes of them."""
+    plan = mixdim.plan({"x": 1000}, temperature=0, base_dim=8).with_storage("x", Rows(2))
+    layer = mixdim.MixedDimEmbedding(plan, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        layer.table_2[:, 1] = layer.table_2[:, 0] + 1e-3 * layer.table_2[:, 1]
+        layer.lift[1] = -layer.lift[0] + 1e-2 * layer.lift[1]
+    assert mixdim.replan(layer, plan.quantized(8)).error["x"] < 3 * NOISE[8]
 
 
 @pytest.mark.parametrize("face", [mixdim.FeatureEmbeddings, mixdim.MixedDimEmbedding])
@@ -132,7 +191,7 @@ def test_numbers_that_are_not_finite_are_refused_by_feature(wrong):
     with torch.no_grad():
         layer.get_parameter(wrong)[0] = float("nan")
     with pytest.raises(
-        ValueError, match="feature 'a' cannot be quantized: its numbers must be finite, got nan"
+        ValueError, match="feature 'a' cannot be quantized: its numbers must be finite, row 0 is not"
     ):
         layer.quantized()
 
@@ -151,10 +210,10 @@ def test_training_is_refused_with_what_to_do():
 
 def test_gradients_stop_at_it():
     layer = mixdim.FeatureEmbeddings(plan_of(a=Rows(3, bits=8), b=Rows(4)))
-    codes = layer.codes_int8_3.clone()
+    codes = layer.codes.clone()
     layer(torch.tensor([[1, 2]])).sum().backward()
     mixdim.SparseAMSGrad(layer.parameters()).step()
-    assert torch.equal(layer.codes_int8_3, codes)
+    assert torch.equal(layer.codes, codes)
     assert not mixdim.MixedDimEmbedding(plan_of(a=Rows(3, bits=8)))(torch.tensor([1])).requires_grad
 
 
@@ -176,19 +235,32 @@ def test_a_plan_becomes_one_of_codes():
     assert small.quantized() is small
     changed = small.with_storage("a", Rows(1))
     assert changed.made_by == {"rule": "by_hand", "was": small.made_by}
-    with pytest.raises(ValueError, match="bits must be 32, 8 or 4, got 6"):
-        plan.quantized(bits=6)
+    with pytest.raises(ValueError, match="bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"):
+        plan.quantized(bits=7)
 
 
-def test_its_bytes_are_codes_scales_and_the_projection():
-    assert Rows(3, bits=8).cost(size=40, base_dim=4) == (0, 0, 120 + 2 * 2 + 4 * 12, 0)
-    assert Rows(3, bits=4).cost(size=41, base_dim=4) == (0, 0, 62 + 2 * 4 + 4 * 12, 0)
-    assert Rows(4, bits=8).cost(size=1, base_dim=4) == (0, 0, 4 + 2, 0)
+def test_its_bytes_are_codes_steps_and_the_projection():
+    assert Rows(3, bits=8).cost(size=40, base_dim=4) == (0, 0, 120 + 2 * 3 + 2 * 12, 0)
+    assert Rows(3, bits=4).cost(size=41, base_dim=4) == (0, 0, 41 * 2 + 2 * 3 + 2 * 12, 0)
+    assert Rows(4, bits=8).cost(size=1, base_dim=4) == (0, 0, 4 + 2 * 4, 0)
+    assert Rows(4, bits=(3, 3, 2, 1)).cost(size=7, base_dim=4) == (0, 0, 7 * 2 + 2 * 4 + 2 * 16, 0)
+    assert Rows(2, bits=1, mean=True).cost(size=7, base_dim=4) == (0, 0, 7 + 2 * 2 + 2 * 12, 0)
     plan = plan_of(a=Rows(3, bits=8), b=Rows(4, bits=8))
     assert plan.num_parameters == 0
-    assert plan.nbytes() == plan.nbytes(optimizer="amsgrad") == 172 + 166
-    assert plan.equivalent_uniform_dim == pytest.approx((172 + 166) / 4 / 80)
-    assert plan.compression(uniform_dim=4) == pytest.approx(80 * 4 * 4 / (172 + 166))
+    assert plan.nbytes() == plan.nbytes(optimizer="amsgrad") == 150 + 168
+    assert plan.equivalent_uniform_dim == pytest.approx((150 + 168) / 4 / 80)
+    assert plan.compression(uniform_dim=4) == pytest.approx(80 * 4 * 4 / (150 + 168))
+
+
+def test_bits_that_are_all_the_same_are_one_number():
+    assert Rows(3, (4, 4, 4)) == Rows(3, [4, 4, 4]) == Rows(3, 4)
+    assert Rows(2, np.array([4, 2])) == Rows(2, (4, 2))
+    assert Rows(5, (6, 6, 4, 4, 1)).describe(9) == "5 of 6x2-4x2-1 bits"
+    assert Rows(2, 4, mean=True).describe(9) == "2 of 4 bits and a mean"
+    plan = plan_of(a=Rows(3, (4, 2, 1)), b=Rows(2, 3, mean=True))
+    assert mixdim.Plan.from_json(plan.to_json()) == plan
+    assert [block.dim for block in plan.trainable().blocks] == [3, 3]
+    assert plan.least_bits == 1
 
 
 def test_a_plan_shows_bytes_whose_shares_add_up():
@@ -207,12 +279,23 @@ def test_a_plan_shows_bytes_whose_shares_add_up():
     assert "which are not trained" in str(small)
 
 
+def test_a_mean_takes_the_place_of_a_direction():
+    assert plan_of(a=Rows(3, 4, mean=True)).trainable().blocks[0].dim == 4
+    with pytest.raises(ValueError, match="feature 'a' with its mean must be at most base_dim 4, got 5"):
+        plan_of(a=Rows(4, 4, mean=True))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((0, 8), r"a row that all share has 32 bits, got 8: use Rows\(0\)"),
-        ((2, 16), "bits must be 32, 8 or 4, got 16"),
+        ((2, 16), "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 16"),
         ((2, 8.0), "bits must be a whole number, got 8.0"),
+        ((2, (8,)), "bits must be one for each of 2 directions, got 1"),
+        ((2, (4, 8)), r"bits must not rise from direction to direction, got \(4, 8\)"),
+        ((2, (32, 8)), "bits of a direction must be 1, 2, 3, 4, 5, 6, 8, got 32"),
+        ((2, 8, 1), "mean must be true or false, got 1"),
+        ((2, 32, True), "only codes are of what is left without a mean"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

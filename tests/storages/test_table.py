@@ -57,7 +57,7 @@ def test_a_storage_may_hold_what_is_not_trained():
     plan = mixdim.plan({"a": 30, "b": 9}, temperature=0, base_dim=4).with_storage("a", Frozen(2))
     layer = mixdim.FeatureEmbeddings(plan, sparse=True)
     assert layer.codes_frozen_2.dtype == torch.int8
-    assert {name for name, _ in layer.named_parameters()} == {"table_4"}
+    assert {name for name, _ in layer.named_parameters()} == {"table_4", "lift"}
     assert [table.shape for table in layer.row_sparse_tables] == [(9, 4)]
     held = sum(tensor.nbytes for tensor in (*layer.parameters(), *layer.buffers()))
     assert plan.nbytes() == held

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -37,10 +37,9 @@ from mixdim.layer.idmap import IdMap
 from mixdim.layer.rank_code import rank_code_nbytes
 from mixdim.layer.replan import replan
 from mixdim.planning.budget import BudgetTooSmallError, parse_bytes
-from mixdim.planning.from_tables import choose
+from mixdim.planning.from_tables import bits_to_offer, choose
 from mixdim.planning.table_options import Choice
 from mixdim.planning.trained_table import TrainedTable
-from mixdim.storages.rows import check_bits
 
 SHARE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*")
 UNSEEN = "none of its rows was asked for (reading its weight is not counted)"
@@ -63,12 +62,12 @@ def compress(
     *,
     bands: int = 8,
     min_dim: int = 0,
-    bits: int = 32,
+    bits: int | Literal["auto"] = "auto",
     fields: Mapping[str, Sequence[int]] | Sequence[int] | None = None,
     optimizers: Sequence[Optimizer] = (),
     echo: Callable[[str], None] | None = print,
 ) -> Compression:
-    """Swap a model's embedding tables in place for small ones of mixed widths fitted to it.
+    """Swap a model's embedding tables in place for small ones fitted to it.
 
     The model works at once, without training. Either all of it is done or, after an error, nothing.
 
@@ -79,7 +78,9 @@ def compress(
     - `bands`: into how many bands of popularity a table is cut at most; 1 for small tables whose every
       row is scored.
     - `min_dim`: 0 lets all rows of a band share one row.
-    - `bits`: 8 or 4 quantizes the tables, which are then not to be trained.
+    - `bits`: "auto" chooses how many bits each direction of a band is kept in, 0 to 8. One number, 1 to
+      8, is for all of them. The tables are then not to be trained: for that give 32, which keeps float32
+      and chooses widths alone.
     - `fields`: the sizes of fields that share one table behind offsets, by the name of the table, or for
       the only table: each field is cut on its own.
     - `optimizers`: those that are to go on with the new parameters; their state of old tables is lost.
@@ -95,7 +96,13 @@ def compress(
     """
     check_movable(optimizers)
     min_dim = whole_number(min_dim, "min_dim", at_least=0)
-    options = {"bands": bands, "min_dim": min_dim, "bits": check_bits(bits)}
+    options = {
+        "bands": bands,
+        "min_dim": min_dim,
+        "bits": bits_to_offer(bits if isinstance(bits, str) else [bits]),
+    }
+    if bits == "auto" and min_dim > 1:
+        raise ValueError(f"min_dim must be 0 or 1 with bits='auto', got {min_dim}")
     tables_of(model)  # refuses what is no model, before it is remembered as one
     with alone_with(model):
         outcomes, gone, found = _compress(model, stats, budget, fields, optimizers, options)
@@ -156,7 +163,7 @@ def _make(
             share.available,
             bands=options["bands"],
             dims=range(options["min_dim"], widest + 1),
-            bits=[options["bits"]],
+            bits=options["bits"],
             id_map_bytes=rank_code_nbytes,
         )
     except BudgetTooSmallError as error:

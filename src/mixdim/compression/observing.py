@@ -124,11 +124,11 @@ class _Seen:
         self.vectors += len(rows)
 
     def metric(self) -> Tensor:
-        """E[g g^T], scaled to a mean eigenvalue of 1: only directions matter."""
-        trace = float(self.squares.trace())
-        if not trace > 0:
-            return torch.eye(len(self.squares), dtype=torch.float64)
-        return self.squares * (len(self.squares) / trace)
+        """E[g g^T] of the gradient g at a row for each time that it is looked up."""
+        # Of a bag of n rows, g is the gradient at the bag, or a part of it.
+        share = self.vectors / max(int(self.counts.sum()), self.vectors, 1)
+        part = {"mean": share**2, "max": share}.get(getattr(self.module, "mode", "sum"), 1.0)
+        return self.squares * (part / self.vectors)
 
 
 @contextmanager

@@ -37,8 +37,7 @@ class Plans(Mapping[str, Plan]):
 class TableOutcome:
     """What became of one table.
 
-    `kept_energy` is the share that is kept of its squares by popularity; what fewer bits lose does not
-    count.
+    `kept_energy` is the share that is kept of its squares by popularity, as the choice expects it.
     """
 
     name: str
@@ -98,7 +97,7 @@ class Compression:
         return (self.bytes_before - kept) / (self.bytes_after - kept) if self.plan else 1.0
 
     def __str__(self) -> str:
-        lines = [["table", "rows", "width", "bytes", "now", "kept energy", "widths by popularity"]]
+        lines = [["table", "rows", "width", "bytes", "now", "kept energy", "dims by popularity"]]
         for table in self.tables[:MOST_LINES]:
             done = table.plan is not None
             lines.append([
@@ -108,7 +107,7 @@ class Compression:
                 format_bytes(table.bytes_before),
                 format_bytes(table.bytes_after) if done else "as before",
                 "" if table.kept_energy is None else f"{table.kept_energy:.1%}",
-                " ".join(str(block.dim) for block in table.plan.blocks) if table.plan else "",
+                _widths(table.plan) if table.plan else "",
             ])  # fmt: skip
         others = len(self.tables) - MOST_LINES
         kept = self.bytes_refused
@@ -125,3 +124,9 @@ class Compression:
             *(["optimizers:"] if self.optimizers else []),
             *(f"  {line}" for line in self.optimizers),
         ])  # fmt: skip
+
+
+def _widths(plan: Plan) -> str:
+    """Widths from popular to rare; with their bits, where numbers are codes."""
+    described = [block.storage.describe(block.size) for block in plan.blocks]
+    return ", ".join(described) if plan.least_bits < 32 else " ".join(str(b.dim) for b in plan.blocks)

@@ -27,7 +27,7 @@ from mixdim.layer.mixed_tables import empty_layer
 from mixdim.layer.rank_code import RankCode
 from mixdim.planning.plan import Plan
 
-FORMAT, VERSION = "mixdim.compressed", 2
+FORMAT, VERSION = "mixdim.compressed", 3
 COMPARED = ("num_embeddings", "embedding_dim", "padding_idx", "mode", "include_last_offset")
 
 
@@ -85,7 +85,7 @@ def load_compressed(model: nn.Module, path: str | Path) -> None:
     with alone_with(model):
         stand_ins: dict[str, nn.Module] = {}
         for described in saved.tables:
-            stand_in = _rebuilt(described, found, path)
+            stand_in = _rebuilt(described, found, saved.state, path)
             stand_ins |= dict.fromkeys(described["names"], stand_in)
         _check_fits(model, stand_ins, saved.state, path)
         for name, stand_in in stand_ins.items():
@@ -117,9 +117,15 @@ def _described(table: ModelTable) -> dict[str, Any]:
 
 
 def _rebuilt(
-    described: Mapping[str, Any], found: Mapping[str, ModelTable], path: str | Path
+    described: Mapping[str, Any],
+    found: Mapping[str, ModelTable],
+    state: Mapping[str, Tensor],
+    path: str | Path,
 ) -> nn.Module:
-    """A stand-in as it was saved, of zeros, for a table of the model that is like the one it was for."""
+    """A stand-in as it was saved, of zeros, for a table of the model that is like the one it was for.
+
+    Memory is taken only for what the file really has.
+    """
     name, options = described["names"][0], described["options"]
     if any(own not in found for own in described["names"]):
         missing = next(own for own in described["names"] if own not in found)
@@ -140,19 +146,50 @@ def _rebuilt(
                 f"{path} has a table {name!r} with {option}={options.get(option)}, "
                 f"the model's has {mine.get(option)}"
             )
-    plan, codes = Plan.from_json(json.dumps(described["plan"])), described["codes"]
-    rows = {feature.name: feature.rows for feature in plan.features}
-    small = empty_layer(
-        MixedDimEmbedding,
-        plan,
-        ids=IdMap(rows, codes={} if codes is None else {next(iter(plan)): RankCode(codes)}),
-        padding_id=module.padding_idx,
-        sparse=module.sparse,
-        dtype=module.weight.dtype,
-        device=module.weight.device,
-    )
+    plan = _plan(described, module, name, path)
+    options = {
+        "padding_id": module.padding_idx,
+        "sparse": module.sparse,
+        "dtype": module.weight.dtype,
+    }
+    without_memory = MixedDimEmbedding(plan, ids=_ids(described, plan, path, "meta"), device="meta")
+    for own, tensor in without_memory.state_dict(prefix=f"{name}.table.").items():
+        there = tuple(state[own].shape) if own in state else None
+        if there != tuple(tensor.shape):
+            here = _shape_in_words(tuple(tensor.shape))
+            raise ValueError(f"{path}: {own} is {_shape_in_words(there)}, by its plan it is {here}")
+    device = module.weight.device
+    ids = _ids(described, plan, path, "cpu")
+    small = empty_layer(MixedDimEmbedding, plan, ids=ids, device=device, **options)
     small.requires_grad_(module.weight.requires_grad)
     return stand_in_for(module, small)
+
+
+def _plan(described: Mapping[str, Any], module: Any, name: str, path: str | Path) -> Plan:
+    """How a table was stored, if that is a table as large as the model's."""
+    try:
+        plan = Plan.from_json(json.dumps(described["plan"]))
+    except ValueError as error:
+        raise ValueError(f"{path} has a table {name!r} with a plan that is none: {error}") from None
+    size = (plan.num_features, plan.num_rows, plan.base_dim)
+    if size != (1, module.num_embeddings, module.embedding_dim):
+        raise ValueError(
+            f"{path} has a table {name!r} whose plan has {size[0]} features, {size[1]} rows and "
+            f"base_dim {size[2]}, the model's has {module.num_embeddings} rows of width "
+            f"{module.embedding_dim}"
+        )
+    return plan
+
+
+def _ids(described: Mapping[str, Any], plan: Plan, path: str | Path, device: str) -> IdMap:
+    """The way from ids to ranks, as room for its state."""
+    rows, codes = {feature.name: feature.rows for feature in plan.features}, described["codes"]
+    try:
+        code = {} if codes is None else {next(iter(plan)): RankCode(codes, device=device)}
+        return IdMap(rows, codes=code)
+    except (TypeError, ValueError) as error:
+        name = described["names"][0]
+        raise ValueError(f"{path} has a malformed map of ids for table {name!r}: {error}") from None
 
 
 def _check_fits(
@@ -193,8 +230,19 @@ def _read(path: Path) -> Saved:
         )
     if checksum != _digest(text, tensors):
         raise ValueError(f"{path} is damaged: it does not match its checksum")
-    same = {name: tensors[first] for name, first in document["same_as"].items()}
-    return Saved(document["tables"], {**tensors, **same})
+    try:
+        same = {name: tensors[first] for name, first in document["same_as"].items()}
+        tables = [_checked(entry) for entry in document["tables"]]
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} does not describe its tables as mixdim.save_compressed does") from None
+    return Saved(tables, {**tensors, **same})
+
+
+def _checked(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a table; a KeyError or a TypeError where that is malformed."""
+    if not all(isinstance(name, str) for name in entry["names"]) or not entry["names"]:
+        raise TypeError
+    return {name: entry[name] for name in ("names", "options", "plan", "codes")}
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:

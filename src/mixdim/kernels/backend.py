@@ -24,7 +24,7 @@ from mixdim.kernels.lookup import lookup, vectors
 from mixdim.kernels.mlp import LinearLayer, is_large, is_simple_mlp, kernel_layers
 from mixdim.kernels.scores import dot_scores
 from mixdim.kernels.split import KeptWeights, split_interaction
-from mixdim.kernels.structs import CODE_TYPES, Lookup
+from mixdim.kernels.structs import Codes, Lookup
 
 Operation = Literal[
     "lookup", "interact", "lookup_interact", "scores", "decode", "mlp", "describe_step", "take_steps"
@@ -125,7 +125,7 @@ class CpuKernels:
         asked = call.ask()
         if not _takes(asked):
             return None
-        if not asked.layer.has_codes:
+        if asked.layer.codes is None:
             return lookup(asked)
         if type(asked.ids) is not Tensor:
             return None
@@ -155,11 +155,11 @@ class CpuKernels:
         return dot_scores(*sides, call.gram())
 
     def decode(self, call: DecodeCall) -> Tensor | None:
-        """Codes times their scales."""
-        tensors = (call.table.codes, call.table.scales, call.table.starts, call.rows)
+        """Levels times steps."""
+        tensors = (call.table.codes, call.table.steps, call.table.places, call.rows)
         if not all(type(tensor) is Tensor and tensor.is_cpu for tensor in tensors):
             return None
-        if tuple(t.dtype for t in tensors[1:]) != (torch.float16, torch.int64, torch.int64):
+        if tuple(t.dtype for t in tensors) != (torch.uint8, torch.float16, torch.int64, torch.int64):
             return None
         return decode(*call)
 
@@ -215,9 +215,8 @@ def _takes(asked: Lookup) -> bool:
     return (
         ids.dtype in (torch.int32, torch.int64)
         and ids.is_cpu
-        and _are_floats(*(t for t, s in zip(layer.tables, layer.scales, strict=True) if s is None))
-        and all(t.is_contiguous() for t in layer.tables)
-        and (not layer.has_codes or _are_codes(layer.tables, layer.scales))
+        and _are_floats(*layer.tables, contiguous=True)
+        and (layer.codes is None or _are_codes(layer.codes))
         and (layer.lift is None or _are_floats(layer.lift, contiguous=True))
         and (row_weights is None or not row_weights.requires_grad)
         and (order is None or order.dtype == torch.int32)
@@ -230,13 +229,9 @@ def _are_floats(*tensors: Tensor, contiguous: bool = False) -> bool:
     )
 
 
-def _are_codes(tables: Sequence[Tensor], scales: Sequence[Tensor | None]) -> bool:
-    coded = [(t, s) for t, s in zip(tables, scales, strict=True) if s is not None]
+def _are_codes(codes: Codes) -> bool:
+    types = (torch.uint8, torch.float16, torch.float16, torch.float32)
     return all(
-        table.dtype in CODE_TYPES.values()
-        and table.is_cpu
-        and own.dtype is torch.float16
-        and own.is_cpu
-        and own.is_contiguous()
-        for table, own in coded
+        tensor is None or (tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous())
+        for tensor, dtype in zip(codes, types, strict=True)
     )

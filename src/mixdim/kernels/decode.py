@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mixdim.kernels.library import call, outside_of_graphs
 from mixdim.kernels.pool import empty
+from mixdim.kernels.structs import WIDTHS, Codes, struct_of
 
 
 class CodedTable(NamedTuple):
-    """Codes and scales of several blocks: see `mixdim.storages.codes`."""
+    """Codes and steps of several blocks with the same code: see `mixdim.storages.codes`."""
 
-    codes: Tensor  # int8, or uint8 with two of 4 bits each
-    scales: Tensor  # float16
-    starts: Tensor  # int64 (blocks, 2): the numbers of the first code and of the first scale
-    bits: int
-    dim: int
+    codes: Tensor  # uint8
+    steps: Tensor  # float16 (blocks, directions)
+    places: Tensor  # int64 (blocks, 2): the first byte of each, and its rows
+    levels: Tensor  # float32, of all numbers of bits
+    bits: tuple[int, ...]  # by direction
+    mean: bool  # whether a one follows
 
 
 @outside_of_graphs
 def decode(table: CodedTable, rows: Tensor, slots: slice | Tensor | int) -> Tensor:
     """Decode rows of blocks: (C, B) of a slice of C, or (V,) of one or of one each -> (..., dim)."""
-    codes, scales, starts = (tensor.contiguous() for tensor in table[:3])
-    out = empty(*rows.shape, table.dim)
+    codes, steps, places = (tensor.contiguous() for tensor in table[:3])
+    dim = len(table.bits) + table.mean
+    out = empty(*rows.shape, dim)
     if not rows.numel():
         return out
     blocks, block = None, 0
@@ -38,11 +42,10 @@ def decode(table: CodedTable, rows: Tensor, slots: slice | Tensor | int) -> Tens
     else:
         block = slots
     rows = rows.contiguous()
-    arguments = (
-        *(codes, codes.numel() * 8 // table.bits, scales, scales.numel(), starts, len(starts)),
-        *(table.bits, table.dim, rows, rows.numel(), blocks, block, out),
-    )
-    bad = call("mixdim_take_rounded", *arguments)
+    tensors = struct_of(Codes(codes, steps.view(-1), None, table.levels))
+    directions = np.array([table.bits.count(own) for own in WIDTHS])
+    which = (places, len(places), directions, table.mean, dim)
+    bad = call("mixdim_take_coded", tensors, *which, rows, rows.numel(), blocks, block, out)
     if bad != rows.numel():
         raise IndexError(f"row {int(rows.flatten()[bad])} is not in the table of codes")
     return out

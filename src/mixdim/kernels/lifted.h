@@ -128,7 +128,7 @@ class Lifted {
       const Block& block = layer.blocks[b];
       const int64_t size = block.rows;
       packed[b].copy(block.projection, block.width, layer.base_dim);
-      blocks_[b] = {block.start, block.end, size, layer.base_dim, to, nullptr, {}};
+      blocks_[b] = {block.start, block.end, size, layer.base_dim, to, nullptr, nullptr};
       for (int64_t first = 0; first < size; first += kTile) {
         pieces.push_back({b, first, std::min(kTile, size - first), to + first * layer.base_dim});
       }
@@ -140,7 +140,7 @@ class Lifted {
       const Block& block = layer.blocks[piece.block];
       const float* in[kTile];
       float* out[kTile];
-      std::vector<float> decoded(block.codes.bits ? piece.count * block.width : 0);
+      std::vector<float> decoded(block.decoder ? piece.count * block.width : 0);
       for (int64_t n = 0; n < piece.count; ++n) {
         in[n] = stored_row(block, piece.first + n, decoded.data() + n * block.width);
         out[n] = piece.to + n * layer.base_dim;

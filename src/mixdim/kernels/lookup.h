@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "rounded.h"
+#include "codes.h"
 
 namespace mixdim {
 
@@ -13,9 +13,9 @@ namespace mixdim {
 struct Block {
   int64_t start, end;       // ranks of the feature
   int64_t rows, width;      // stored for them: a row for each rank, or one that all share; and how wide
-  const float* table;       // (rows, width); null where rows are rounded
-  const float* projection;  // (width, D), or null at full width
-  Codes codes;              // of rounded rows: only a lookup reads them
+  const float* table;       // (rows, width); null where rows are codes
+  const float* projection;  // (width, D), or null if there is none
+  const Decoder* decoder;   // of codes: only a lookup reads them, see CodedLayer
 };
 
 struct Feature {
@@ -75,19 +75,48 @@ PREFETCH prefetch(const float* row, int64_t width) {
 }
 
 PREFETCH prefetch_stored(const Block& block, int64_t row) {
-  if (block.codes.bits) {
-    prefetch(block.codes, row * block.width, block.width);
+  if (block.decoder) {
+    block.decoder->prefetch(row);
   } else {
     prefetch(block.table + row * block.width, block.width);
   }
 }
 
-// A stored row in float32: where it is, or, if it is rounded, decoded to `room` (width,).
+// A stored row in float32: where it is, or, if it is codes, decoded to `room` (width,).
 inline const float* stored_row(const Block& block, int64_t row, float* room) {
-  if (!block.codes.bits) return block.table + row * block.width;
-  decode(block.codes, row * block.width, block.width, room);
+  if (!block.decoder) return block.table + row * block.width;
+  block.decoder->decode(row, room);
   return room;
 }
+
+// A layer with the decoders of its blocks of codes.
+class CodedLayer {
+ public:
+  CodedLayer(const Layer& layer, const CodeTensors& tensors, const CodedBlock* coded, int64_t count)
+      : layer_(layer), blocks_(layer.blocks, layer.blocks + layer.num_blocks), decoders_(count) {
+    layer_.blocks = blocks_.data();
+    for (int64_t n = 0; n < count; ++n) {
+      if (coded[n].block < 0 || coded[n].block >= layer.num_blocks) return;
+      Block& block = blocks_[coded[n].block];
+      decoders_[n] = Decoder::of(coded[n], tensors, layer.base_dim);
+      if (!decoders_[n] || block.table || block.decoder || block.rows != coded[n].rows) return;
+      if (decoders_[n]->dim != block.width || (!decoders_[n]->projection() && block.width != layer.base_dim)) return;
+      block.decoder = &*decoders_[n];
+      block.projection = block.decoder->projection();
+    }
+    fits_ = std::all_of(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.table || b.decoder; });
+  }
+  CodedLayer(const CodedLayer&) = delete;
+  // Whether all blocks have rows; else nothing may be read.
+  bool fits() const { return fits_; }
+  const Layer& layer() const { return layer_; }
+
+ private:
+  Layer layer_;
+  std::vector<Block> blocks_;
+  std::vector<std::optional<Decoder>> decoders_;
+  bool fits_ = false;
+};
 
 std::vector<Padded> pack_projections(const Layer& layer) {
   std::vector<Padded> packed(layer.num_blocks);
@@ -127,7 +156,7 @@ void write_tile(const Layer& layer, const std::vector<Padded>& packed, int64_t f
   float* to[kTile];
   for (int64_t b = feature.first_block; b < feature.first_block + feature.num_blocks; ++b) {
     const Block& block = layer.blocks[b];
-    if (block.codes.bits && block.projection) decoded->resize(count * block.width);
+    if (block.decoder && block.projection) decoded->resize(count * block.width);
     int64_t found = 0;
     for (int64_t s = 0; s < count; ++s) {
       if (tile.block[s] != b) continue;
@@ -137,7 +166,7 @@ void write_tile(const Layer& layer, const std::vector<Padded>& packed, int64_t f
     }
     if (block.projection) {
       multiply_rows(in, block.width, packed[b].data(), packed[b].stride, to, base_dim, found, false);
-    } else if (!block.codes.bits) {
+    } else if (!block.decoder) {
       for (int64_t n = 0; n < found; ++n) std::memcpy(to[n], in[n], base_dim * sizeof(float));
     }
   }
@@ -209,7 +238,7 @@ bool sum_tile(const Layer& layer, const std::vector<Padded>& packed, const Ids& 
     if (rows->found[b - feature.first_block] == 0) continue;
     const Block& block = layer.blocks[b];
     if (block.projection) rows->sums.assign(count * block.width, 0.0f);
-    if (block.codes.bits) rows->decoded.resize(block.width);
+    if (block.decoder) rows->decoded.resize(block.width);
     const float* in[kTile];
     float* to[kTile];
     int64_t found = 0;

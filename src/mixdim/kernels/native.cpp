@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "amsgrad.h"
+#include "codes.h"
 #include "gradient.h"
 #include "interaction.h"
 #include "lifted.h"
 #include "lookup.h"
 #include "mlp.h"
 #include "pages.h"
-#include "rounded.h"
 #include "scores.h"
 #include "split_back.h"
 
@@ -55,7 +55,38 @@ int64_t for_tiles(const Layer& layer, const Ids& ids, const float* dense, int64_
   return first_bad == INT64_MAX ? kFine : first_bad;
 }
 
-constexpr int64_t kNoMemory = -3;
+// Looks up single ids or sums bags into out (B, F, D).
+int64_t look_up(const Layer& stored, const Ids& ids, float* out, int64_t threads) {
+  ask_for_large_pages(out, ids.batch * stored.num_features * stored.base_dim);
+  const Lifted lifted(stored, ids, threads);
+  const Layer* layer = &lifted.layer();
+  const std::vector<Padded> packed = pack_projections(*layer);
+  const int64_t tiles = (ids.batch + kTile - 1) / kTile;
+  int64_t first_bad = INT64_MAX;
+#pragma omp parallel num_threads(threads)
+  {
+    BagRows rows;
+    int64_t bad = INT64_MAX;
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t first = t * kTile, count = std::min(kTile, ids.batch - first);
+      if (ids.offsets) {
+        for (int64_t f = 0; f < layer->num_features; ++f) {
+          int64_t at = 0;
+          if (!sum_tile(*layer, packed, ids, f, first, count, &rows, out, &at)) bad = std::min(bad, at);
+        }
+        continue;
+      }
+      int64_t at = 0;
+      if (!lookup_tile(*layer, packed, ids, first, count, out, &at)) bad = std::min(bad, at);
+    }
+#pragma omp critical
+    first_bad = std::min(first_bad, bad);
+  }
+  return first_bad == INT64_MAX ? kFine : first_bad;
+}
+
+constexpr int64_t kNoMemory = -3, kBadCodes = -4;
 
 template <typename Work>
 int64_t if_memory_lasts(const Work& work) {
@@ -73,7 +104,7 @@ int64_t if_memory_lasts(const Work& work) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 10; }
+EXPORT int64_t mixdim_interface(int64_t) { return 11; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
@@ -81,33 +112,16 @@ EXPORT int64_t mixdim_interface(int64_t) { return 10; }
 // Looks up single ids or sums bags into out (B, F, D).
 EXPORT int64_t mixdim_lookup(const Layer* stored, const Ids* ids, float* out, int64_t threads) {
   if (!fits(*stored, *ids)) return kBadOffsets;
-  ask_for_large_pages(out, ids->batch * stored->num_features * stored->base_dim);
-  const Lifted lifted(*stored, *ids, threads);
-  const Layer* layer = &lifted.layer();
-  const std::vector<Padded> packed = pack_projections(*layer);
-  const int64_t tiles = (ids->batch + kTile - 1) / kTile;
-  int64_t first_bad = INT64_MAX;
-#pragma omp parallel num_threads(threads)
-  {
-    BagRows rows;
-    int64_t bad = INT64_MAX;
-#pragma omp for schedule(static)
-    for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t first = t * kTile, count = std::min(kTile, ids->batch - first);
-      if (ids->offsets) {
-        for (int64_t f = 0; f < layer->num_features; ++f) {
-          int64_t at = 0;
-          if (!sum_tile(*layer, packed, *ids, f, first, count, &rows, out, &at)) bad = std::min(bad, at);
-        }
-        continue;
-      }
-      int64_t at = 0;
-      if (!lookup_tile(*layer, packed, *ids, first, count, out, &at)) bad = std::min(bad, at);
-    }
-#pragma omp critical
-    first_bad = std::min(first_bad, bad);
-  }
-  return first_bad == INT64_MAX ? kFine : first_bad;
+  return look_up(*stored, *ids, out, threads);
+}
+
+// The same for a layer with blocks of codes.
+EXPORT int64_t mixdim_coded_lookup(const Layer* stored, const CodeTensors* tensors, const CodedBlock* blocks,
+                                   int64_t count, const Ids* ids, float* out, int64_t threads) {
+  const CodedLayer coded(*stored, *tensors, blocks, count);
+  if (!coded.fits()) return kBadCodes;
+  if (!fits(*stored, *ids)) return kBadOffsets;
+  return look_up(coded.layer(), *ids, out, threads);
 }
 
 // Says of each block whether mixdim_lookup lifts its rows once for these ids, as 1 or 0: for tests.
@@ -346,13 +360,17 @@ EXPORT int64_t mixdim_mlp_back(const Mlp* mlp, const float* gradient, float* inp
       [&](MlpScratch* scratch) { mlp_backward(*mlp, gradient, input_gradient, to, threads, scratch); });
 }
 
-// Rows of codes and scales as float32 (count, dim): see take_rounded.
-EXPORT int64_t mixdim_take_rounded(const uint8_t* codes, int64_t num_codes, const uint16_t* scales, int64_t num_scales,
-                                   const int64_t* starts, int64_t num_blocks, int64_t bits, int64_t dim,
-                                   const int64_t* rows, int64_t count, const int64_t* blocks, int64_t block, float* out,
-                                   int64_t threads) {
-  if (dim <= 0 || dim > INT32_MAX || (bits != 8 && bits != 4)) return 0;
-  const int64_t most_rows = (INT64_MAX >> 1) / dim;
-  const Rounded rounded{{codes, scales, bits}, starts, num_codes, num_scales, num_blocks, dim, most_rows};
-  return take_rounded(rounded, rows, count, blocks, block, out, threads);
+// Rows of blocks of one code as float32 (count, dim): see take_coded. `places` has the first byte of each block and its
+// rows; its steps are those of its number. Directions: how many have so many bits, see CodedBlock.
+EXPORT int64_t mixdim_take_coded(const CodeTensors* tensors, const int64_t* places, int64_t num_blocks,
+                                 const int64_t* directions, int64_t has_mean, int64_t dim, const int64_t* rows,
+                                 int64_t count, const int64_t* blocks, int64_t block, float* out, int64_t threads) {
+  std::vector<std::optional<Decoder>> decoders(num_blocks);
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    CodedBlock coded{b, places[2 * b + 1], places[2 * b], b * (dim - has_mean), -1, has_mean, {}};
+    std::copy_n(directions, kNumWidths, coded.directions);
+    decoders[b] = Decoder::of(coded, *tensors, 0);
+    if (decoders[b] && decoders[b]->dim != dim) decoders[b].reset();
+  }
+  return take_coded(decoders, rows, count, blocks, block, dim, out, threads);
 }

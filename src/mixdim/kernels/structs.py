@@ -17,14 +17,15 @@ from mixdim.kernels.ids import check_ids, check_offsets
 from mixdim.kernels.library import address
 
 # Columns of the int64 tensors that describe a layer. Rows of a block begin in tensor `number` of the
-# tables, at row `first_row`. With fewer than 32 bits that tensor holds codes: `first_row` is the number
-# of the first code, and `first_scale` that of the first scale. `lift_row` is -1 at full width.
-BLOCK_COLUMNS = (
-    *("feature", "start", "end", "rows", "width"),
-    *("bits", "number", "first_row", "first_scale", "lift_row"),
-)
+# tables, at row `first_row`; of codes the number is -1. `lift_row` is -1 where nothing is lifted.
+BLOCK_COLUMNS = ("feature", "start", "end", "rows", "width", "number", "first_row", "lift_row")
 FEATURE_COLUMNS = ("rows", "first_block", "num_blocks", "order_start")
-FINE, BAD_OFFSETS = -1, -2  # what kernels return; or else the position of an id out of range
+# Of each block of codes: its number, and where it begins in the tensors of codes; first_lift is -1 where
+# nothing is lifted. Then how many directions have so many bits.
+WIDTHS = (8, 6, 5, 4, 3, 2, 1)
+CODED_COLUMNS = ("block", "rows", "first_byte", "first_step", "first_lift", "has_mean", *WIDTHS)
+# What kernels return; or else the position of an id out of range.
+FINE, BAD_OFFSETS, BAD_CODES = -1, -2, -4
 
 
 class KernelLayout:
@@ -39,16 +40,17 @@ class KernelLayout:
     end: np.ndarray
     rows: np.ndarray
     width: np.ndarray
-    bits: np.ndarray
     number: np.ndarray
     first_row: np.ndarray
-    first_scale: np.ndarray
     lift_row: np.ndarray
 
-    def __init__(self, blocks: Tensor, features: Tensor, base_dim: int) -> None:
+    def __init__(
+        self, blocks: Tensor, features: Tensor, base_dim: int, coded: np.ndarray | None = None
+    ) -> None:
         self.features, self.base_dim = features.numpy(), base_dim
         for name, column in zip(BLOCK_COLUMNS, blocks.numpy().T, strict=True):
             setattr(self, name, column)
+        self.coded = np.zeros((0, len(CODED_COLUMNS)), np.int64) if coded is None else coded
         if not self._is_whole():
             raise ValueError(
                 "the layout of blocks and features contradicts itself: export the layer again"
@@ -61,56 +63,56 @@ class KernelLayout:
 
     def _find_shapes(self) -> None:
         """Find the shapes of all tensors, and the structs of lookup.h with offsets for addresses."""
-        lifted, coded = self.lift_row >= 0, self.bits < 32
-        lengths, widths = np.zeros((2, int(self.number.max()) + 1), np.int64)
-        widths[self.number] = self.width
+        lifted, is_float = self.lift_row >= 0, self.number >= 0
+        own = self.number[is_float]
+        lengths, widths = np.zeros((2, int(own.max(initial=-1)) + 1), np.int64)
+        widths[own] = self.width[is_float]
+        np.maximum.at(lengths, own, (self.first_row + self.rows)[is_float])
         self.widths: list[int] = widths.tolist()
-        bits = np.full(len(widths), 32)
-        bits[self.number] = self.bits
-        self.table_bits: list[int] = bits.tolist()
-        self._is_lifted = lifted.astype(np.int64)
-        # In rows, or of codes in bytes.
-        ends = np.where(coded, self.first_row + self.rows * self.width, self.first_row + self.rows)
-        np.maximum.at(lengths, self.number, np.where(coded, (ends * self.bits + 7) // 8, ends))
         self.lengths: list[int] = lengths.tolist()
+        self._is_lifted = lifted.astype(np.int64)
         self.lift_rows = int((self.lift_row + self.width)[lifted].max(initial=0))
         self.lifts_all = int(self.width[lifted].sum()) == self.lift_rows
-        row_bytes = np.where(coded, 0, 4 * self.first_row * self.width)
+        row_bytes = np.where(is_float, 4 * self.first_row * self.width, 0)
         lift_bytes = np.where(lifted, 4 * self.lift_row * self.base_dim, 0)
-        code_bytes = np.where(coded, self.first_row * self.bits // 8, 0)
-        scale_bytes = np.where(coded, 2 * self.first_scale, 0)
-        places = (row_bytes, lift_bytes, code_bytes, scale_bytes, np.where(coded, self.bits, 0))
+        places = (row_bytes, lift_bytes, np.zeros_like(row_bytes))
         self.block_structs = np.stack([self.start, self.end, self.rows, self.width, *places], axis=1)
+        self._find_lengths_of_codes()
 
-    def placed_blocks(
-        self, tables: Sequence[Tensor], scales: Sequence[Tensor | None], lift: Tensor | None
-    ) -> np.ndarray:
+    def _find_lengths_of_codes(self) -> None:
+        """Find how long the tensors of codes must be at least."""
+        _, rows, byte, step, lift, mean, *directions = self.coded.T
+        count = np.sum(directions, axis=0, dtype=np.int64)
+        bits = np.array(WIDTHS) @ np.array(directions)
+        ends = (
+            byte + rows * ((bits + 7) // 8),
+            step + count,
+            np.where(lift >= 0, lift + (count + mean) * self.base_dim, 0),
+        )
+        self.code_lengths = [int(end.max(initial=0)) for end in ends]
+
+    def placed_blocks(self, tables: Sequence[Tensor], lift: Tensor | None) -> np.ndarray:
         """The structs of the blocks, of tensors that have the shapes they must have."""
-        places = []  # of rows, of codes and of scales
-        for number, (table, own_scales) in enumerate(zip(tables, scales, strict=True)):
-            length, width, bits = self.lengths[number], self.widths[number], self.table_bits[number]
-            if own_scales is None:
-                require_shape(table, f"table_{width}", (length, width))
-                places.append((table.data_ptr(), 0, 0))
-            else:
-                require_shape(table, f"codes_int{bits}_{width}", (length,), CODE_TYPES[bits])
-                self._require_scales(own_scales, number)
-                places.append((0, table.data_ptr(), own_scales.data_ptr()))
+        for table, length, width in zip(tables, self.lengths, self.widths, strict=True):
+            require_shape(table, f"table_{width}", (length, width))
         structs = self.block_structs.copy()
-        structs[:, (4, 6, 7)] += np.array(places)[self.number]
+        places = np.array([*(table.data_ptr() for table in tables), 0])  # the last is of codes
+        structs[:, 4] += places[self.number]
         if self.lift_rows:
             assert lift is not None
             require_lift(lift, self)
             structs[:, 5] += self._is_lifted * lift.data_ptr()
         return structs
 
-    def _require_scales(self, scales: Tensor, number: int) -> None:
-        """Refuse scales that are fewer than the codes of a table need."""
-        mine = self.number == number
-        values = (self.rows * self.width)[mine]
-        group = GROUPS[self.table_bits[number]]
-        needed = int((self.first_scale[mine] + (values + group - 1) // group).max())
-        require_shape(scales, f"scales of width {self.widths[number]}", (needed,), torch.float16)
+    def placed_codes(self, codes: Codes) -> np.ndarray:
+        """The struct of codes.h, of tensors that are as long as they must be."""
+        for name, tensor, least in zip(codes._fields, codes[:3], self.code_lengths, strict=False):
+            if tensor is not None and len(tensor) < least:
+                raise RuntimeError(
+                    f"{name} has shape {tuple(tensor.shape)} where at least {least} numbers are needed: "
+                    "was its data replaced?"
+                )
+        return struct_of(codes)
 
     def _is_whole(self) -> bool:
         num_rows, first_block, num_blocks, order = self.features.T
@@ -122,31 +124,42 @@ class KernelLayout:
         follows = np.ones(len(starts), bool)  # whether a block begins where the one before it ends
         follows[1:] = starts[1:] == ends[:-1]
         follows[first_block] = starts[first_block] == 0
-        least = min(width.min() - 1, number.min(), self.first_row.min(), self.first_scale.min())
-        kinds = set(zip(number.tolist(), width.tolist(), self.bits.tolist(), strict=True))
+        is_float = number >= 0
+        least = min(width.min() - 1, number.min() + 1, self.first_row.min())
+        kinds = set(zip(number[is_float].tolist(), width[is_float].tolist(), strict=True))
         return bool(
             follows.all()
             and (self.feature == np.repeat(np.arange(len(num_rows)), num_blocks)).all()
             and (ends[first_block + num_blocks - 1] == num_rows).all()
             and (starts < ends).all()
-            and ((self.rows == ends - starts) | ((self.rows == 1) & (self.bits == 32))).all()
+            and ((self.rows == ends - starts) | ((self.rows == 1) & is_float)).all()
             and (order >= -1).all()
             and least >= 0
             and len(kinds) == number.max() + 1
-            and np.isin(self.bits, (32, *CODE_TYPES)).all()
             and (width <= self.base_dim).all()
-            and ((self.lift_row >= 0) == (width < self.base_dim)).all()
+            and ((self.lift_row >= 0) == ((width < self.base_dim) & is_float)).all()
+            and np.array_equal(np.flatnonzero(~is_float), self.coded[:, 0])
         )
 
 
-CODE_TYPES = {8: torch.int8, 4: torch.uint8}  # of codes: see mixdim.storages.codes
-GROUPS = {8: 64, 4: 32}  # how many codes share a scale
+class Codes(NamedTuple):
+    """The tensors that hold the codes of a layer, and the levels that they stand for."""
+
+    codes: Tensor  # uint8
+    steps: Tensor  # float16
+    coded_lift: Tensor | None  # float16
+    levels: Tensor  # float32
+
+
+def struct_of(codes: Codes) -> np.ndarray:
+    """The struct CodeTensors of codes.h: where each tensor is, and how long."""
+    return np.array([n for t in codes for n in ((0, 0) if t is None else (t.data_ptr(), len(t)))])
 
 
 class LayerArguments(NamedTuple):
-    """What the kernels are told about a layer; all but the last four also to the operator in a graph."""
+    """What kernels are told about a layer; all but the last three also to the operator of a graph."""
 
-    tables: list[Tensor]  # by number: (rows, width), or codes
+    tables: list[Tensor]  # by number: (rows, width)
     lift: Tensor | None  # (rows, base_dim)
     rank_of_id: Tensor | None
     blocks: Tensor  # see BLOCK_COLUMNS
@@ -156,8 +169,7 @@ class LayerArguments(NamedTuple):
     names: str
     sparse: bool  # whether tables get row-sparse gradients; in a graph they are always dense
     layout: KernelLayout  # of the blocks and features
-    scales: list[Tensor | None]  # by number; None of tables that are no codes
-    has_codes: bool
+    codes: Codes | None
 
 
 class Lookup(NamedTuple):
@@ -199,7 +211,8 @@ class LayerStructs:
     def __init__(self, lookup: Lookup) -> None:
         ids, self.offsets, row_weights, layer = lookup
         self.arguments, self.layout = layer, layer.layout
-        self.block_structs = self.layout.placed_blocks(layer.tables, layer.scales, layer.lift)
+        self.block_structs = self.layout.placed_blocks(layer.tables, layer.lift)
+        self.codes = None if layer.codes is None else self.layout.placed_codes(layer.codes)
         self._check_order()
         self._count_ids(ids, row_weights)
         self.feature_structs = self.layout.unordered
@@ -220,6 +233,8 @@ class LayerStructs:
         """Raise what the plain path says about ids, if a kernel returned that they are out of range."""
         if returned == FINE:
             return
+        if returned == BAD_CODES:
+            raise RuntimeError("the codes of this layer contradict its plan: load its state again")
         if returned == BAD_OFFSETS:
             assert self.offsets is not None
             check_offsets(self.offsets, self.num_values)

@@ -25,17 +25,9 @@ class Move(NamedTuple):
 
 @torch.no_grad()
 def fill(
-    layer: MixedTables,
-    feature: str,
-    source: Source,
-    metric: Tensor | None = None,
-    *,
-    measures_codes: bool = True,
+    layer: MixedTables, feature: str, source: Source, metric: Tensor | None = None
 ) -> tuple[list[Move], Lost]:
-    """Set the blocks of a feature from a source; returns what became of each, and what is lost.
-
-    With `measures_codes`, what is lost by quantizing a block that is the same otherwise is measured.
-    """
+    """Set the blocks of a feature from a source; returns what became of each, and what is lost."""
     blocks, tables = layer.layout.of_feature[layer.ids.number_of(feature)], layer.tables()
     first, root = blocks[0].start, None if metric is None else Metric.of(metric)
     found = [(block, source.same(block, block.start - first)) for block in blocks]
@@ -50,10 +42,10 @@ def fill(
                 lost += table.fit(block, source.rows(block, block.start - first), root)
             else:
                 table.fill(block, same.parts)
-                if measures_codes and same.block is not None:
+                if same.block is not None:  # the energy of what is kept
                     lost += table.lost(block, source.rows(block, block.start - first), root)
         except ValueError as error:
-            what = "fitted" if same is None else "quantized"
+            what = "quantized" if block.storage.is_quantized else "fitted"
             raise ValueError(f"feature {feature!r} cannot be {what}: {error}") from None
         moves.append(Move(feature, None if same is None else same.block, block))
     return moves, lost

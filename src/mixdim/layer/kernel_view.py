@@ -11,11 +11,12 @@ from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mixdim.kernels.forms import SplitForm
-from mixdim.kernels.structs import KernelLayout
+from mixdim.kernels.structs import WIDTHS, KernelLayout
 from mixdim.layer.bags import Bags
 from mixdim.layer.layout import LaidBlock, Layout
 from mixdim.storages.table import KernelBlock
@@ -37,16 +38,14 @@ class KernelView:
     ) -> None:
         """Take the groups in `served`, with the places of their blocks."""
         self.groups = list(served)
-        self.table_names, self.scale_names = list[str](), list[str]()  # "" where there are no scales
-        for group in served:
-            names = layout.own_tensors[group]
-            self.table_names.append(f"{'table' if 'table' in names else 'codes'}_{group}")
-            self.scale_names.append(f"scales_{group}" if "scales" in names else "")
+        floats = [group for group, places in served.items() if not places[0].bits]
+        self.table_names = [f"table_{group}" for group in floats]
         self.is_whole = len(served) == len(layout.groups)
         self._layout = layout
         mine = [block for block in layout.blocks if block.storage.group in served]
         blocks: list[tuple[int, ...]] = []  # see `kernels.structs.BLOCK_COLUMNS`
         features: list[tuple[int, ...]] = []  # see `kernels.structs.FEATURE_COLUMNS`
+        coded: list[tuple[int, ...]] = []  # see `kernels.structs.CODED_COLUMNS`
         shifts: dict[LaidBlock, int] = {}  # from row of the layer to row of its feature for the kernels
         for feature, own in groupby(mine, key=lambda block: block.feature):
             first_block, rows = len(blocks), 0
@@ -54,8 +53,12 @@ class KernelView:
                 group = block.storage.group
                 place = served[group][block.slot]
                 stored = block.storage.stored_rows(block.size)
-                ends = (rows, rows + block.size, stored, layout.width(group), place.bits)
-                where = (self.groups.index(group), place.first, place.first_scale, block.lift_row)
+                ends = (rows, rows + block.size, stored, layout.width(group))
+                where = (-1, 0, -1)
+                if place.bits:
+                    coded.append((len(blocks), block.size, *_coded_place(layout, block, place)))
+                else:
+                    where = (floats.index(group), place.first, block.lift_row)
                 blocks.append((len(features), *ends, *where))
                 shifts[block] = rows - block.start
                 rows += block.size
@@ -63,8 +66,9 @@ class KernelView:
             features.append((rows, first_block, len(blocks) - first_block, order_start))
         self.blocks = torch.tensor(blocks, dtype=torch.int64, device="cpu")
         self.features = torch.tensor(features, dtype=torch.int64, device="cpu")
-        self.layout = KernelLayout(self.blocks, self.features, layout.base_dim)
-        self.has_codes = bool((self.layout.bits < 32).any())
+        self.has_codes = bool(coded)
+        codes = np.array(coded, dtype=np.int64) if coded else None
+        self.layout = KernelLayout(self.blocks, self.features, layout.base_dim, codes)
         self._shifts = shifts
 
     @cached_property
@@ -120,6 +124,18 @@ class KernelView:
         return torch.tensor([number(block) for block in self._layout.blocks], device="cpu")
 
 
+def _coded_place(layout: Layout, block: LaidBlock, place: KernelBlock) -> tuple[int, ...]:
+    """Where a block of codes is in the tensors of the layer, and how many directions have which bits."""
+    group = block.storage.group
+    lift = -1
+    if layout.is_lifted(group):
+        lift = layout.starts[group, "projection"]
+        lift += block.slot * layout.width(group) * layout.base_dim
+    byte, step = layout.starts[group, "codes"] + place.first, layout.starts[group, "steps"]
+    directions = [place.bits.count(own) for own in WIDTHS]
+    return (byte, step + place.first_step, lift, int(place.mean), *directions)
+
+
 def kernel_views(
     layout: Layout, order_starts: Sequence[int]
 ) -> tuple[KernelView | None, KernelView | None]:
@@ -131,7 +147,7 @@ def kernel_views(
     known = {group: places for group, places in found.items() if places is not None}
     if any(block.size >= 2**31 for block in layout.blocks if block.storage.group in known):
         return None, None
-    trained = {group: places for group, places in known.items() if places[0].bits == 32}
+    trained = {group: places for group, places in known.items() if not places[0].bits}
     of_training = KernelView(layout, trained, order_starts) if trained else None
     if len(known) < len(layout.groups):
         return None, of_training

@@ -6,7 +6,7 @@ tensor, `lift` (rows, base_dim): a block of width d below base_dim is lifted by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -29,7 +29,8 @@ LIFT = "lift"
 class LaidBlock(StoredBlock):
     """A block of a feature, which is rows `start` to `end` of the layer.
 
-    Its projection is rows of the lift from `lift_row` on; -1 at full width.
+    Its projection is rows of the lift from `lift_row` on; -1 if it has none. Blocks of codes have a
+    lift of their own.
     """
 
     feature: int
@@ -88,15 +89,16 @@ class Layout:
             by_group.setdefault(laid.storage.group, []).append(laid)
         in_order = sorted(by_group, key=lambda name: by_group[name][0].storage.order)
         groups: dict[str, list[LaidBlock]] = {}
-        lift_row = 0
+        lift_rows = {True: 0, False: 0}  # by whether blocks are codes
         for group in in_order:
             groups[group], first_row = [], 0
             for slot, laid in enumerate(by_group[group]):
-                width = laid.storage.width(base_dim)
-                at = lift_row if width < base_dim else -1
+                stored = laid.storage
+                is_lifted, coded = stored.is_lifted(base_dim), stored.is_quantized
+                at = lift_rows[coded] if is_lifted else -1
                 groups[group].append(replace(laid, first_row=first_row, slot=slot, lift_row=at))
-                first_row += laid.storage.stored_rows(laid.size)
-                lift_row += width * (width < base_dim)
+                first_row += stored.stored_rows(laid.size)
+                lift_rows[coded] += stored.width(base_dim) * is_lifted
         blocks = sorted((laid for own in groups.values() for laid in own), key=lambda laid: laid.start)
         whole = {
             group: [laid for laid in own if not is_band[laid.feature]] for group, own in groups.items()
@@ -120,15 +122,20 @@ class Layout:
     @cached_property
     def lift_rows(self) -> int:
         """How many rows the lift has."""
-        return sum(self.width(g) * len(own) for g, own in self.groups.items() if self.is_lifted(g))
+        return sum(self.width(group) * len(self.groups[group]) for group in self._lifted)
 
     def width(self, group: str) -> int:
         """How many numbers the stored rows of a group have."""
         return self.groups[group][0].storage.width(self.base_dim)
 
     def is_lifted(self, group: str) -> bool:
-        """Whether the vectors of a group go through the lift."""
-        return self.width(group) < self.base_dim
+        """Whether the vectors of a group are multiplied by a projection."""
+        return self.groups[group][0].storage.is_lifted(self.base_dim)
+
+    @cached_property
+    def _lifted(self) -> list[str]:
+        """The groups whose projections are rows of `lift`; others have their own among their tensors."""
+        return [g for g in self.groups if self.is_lifted(g) and "projection" not in self.own_tensors[g]]
 
     @cached_property
     def own_tensors(self) -> dict[str, dict[str, TensorSpec]]:
@@ -140,30 +147,48 @@ class Layout:
 
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:
-        """All tensors of a layer by name, such as `table_4`: tables first, the lift last.
-
-        The lift is trained where every block is.
-        """
+        """All tensors of a layer by name, such as `table_4`: tables first, the lift last."""
         specs = [(name, group, s) for group, own in self.own_tensors.items() for name, s in own.items()]
-        named = {
-            f"{name}_{group}": spec for name, group, spec in sorted(specs, key=lambda s: s[0] != "table")
-        }
+        named: dict[str, TensorSpec] = {}
+        for name, group, spec in sorted(specs, key=lambda s: s[0] != "table"):
+            own = spec.joined or f"{name}_{group}"
+            length = named[own].shape[0] if own in named else 0
+            named[own] = spec._replace(shape=(length + spec.numbers,)) if spec.joined else spec
         if self.lift_rows:
-            shape = (self.lift_rows, self.base_dim)
-            is_trained = all(block.storage.is_trained for block in self.blocks)
-            named[LIFT] = TensorSpec(shape, None if is_trained else "float32", is_trained)
+            named[LIFT] = TensorSpec((self.lift_rows, self.base_dim))
         return named
+
+    def tensors_of(self, group: str, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a group among those of a layer, by the name that its table knows."""
+        found = {}
+        for name, spec in self.own_tensors[group].items():
+            if spec.joined is None:
+                found[name] = held[f"{name}_{group}"]
+            else:
+                start = self.starts[group, name]
+                found[name] = held[spec.joined][start : start + spec.numbers].view(spec.shape)
+        return found
+
+    @cached_property
+    def starts(self) -> dict[tuple[str, str], int]:
+        """Where the part of each group begins in a tensor that has those of all groups."""
+        found, ends = {}, dict[str, int]()
+        for group, own in self.own_tensors.items():
+            for name, spec in own.items():
+                if spec.joined is not None:
+                    found[group, name] = ends.get(spec.joined, 0)
+                    ends[spec.joined] = found[group, name] + spec.numbers
+        return found
 
     def projections(self, lift: Tensor | None) -> dict[str, Tensor]:
         """The rows of a lift that belong to each group: (blocks, width, base_dim)."""
-        lifted = [group for group in self.groups if self.is_lifted(group)]
-        if lift is None or not lifted:
+        if lift is None or not self._lifted:
             return {}
-        shapes = [(len(self.groups[group]), self.width(group)) for group in lifted]
+        shapes = [(len(self.groups[group]), self.width(group)) for group in self._lifted]
         parts = lift.split([blocks * width for blocks, width in shapes])
         return {
             group: part.view(*shape, self.base_dim)
-            for group, part, shape in zip(lifted, parts, shapes, strict=True)
+            for group, part, shape in zip(self._lifted, parts, shapes, strict=True)
         }
 
     def describe_row(self, group: str, table_row: int, names: tuple[str, ...]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mixdim.kernels.structs import LayerArguments, Lookup
+from mixdim.kernels.structs import Codes, LayerArguments, Lookup
 from mixdim.layer.bags import Pooling, check_pooling
 from mixdim.layer.data_parallel import refuse_plain_data_parallel
 from mixdim.layer.fill import fill
@@ -25,6 +25,7 @@ from mixdim.layer.layout import LIFT, Indices, Layout
 from mixdim.layer.lookup import Tables
 from mixdim.layer.sources import GivenBlocks, LayerSource, MatrixSource
 from mixdim.planning.plan import Plan
+from mixdim.storages.codes import levels
 from mixdim.storages.init import Init, check_init
 
 AnyLayer = TypeVar("AnyLayer", bound="MixedTables")
@@ -52,6 +53,8 @@ class MixedTables(nn.Module):
     ids: IdMap
     layout: Layout
     lift: Tensor
+    codes: Tensor
+    steps: Tensor
 
     def __init__(
         self,
@@ -205,21 +208,21 @@ class MixedTables(nn.Module):
         fill(self, feature, MatrixSource(matrix, self.ids, number, row_weights))
 
     def quantized(self, bits: int = 8) -> Self:
-        """The same layer with its rows in 8 or 4 bits a number: a new one, not to be trained.
+        """The same layer with its rows as codes of 1 to 8 bits a number: a new one, not to be trained.
 
-        Its plan is `plan.quantized(bits)`, and its options are those of this layer. No stored number
-        changes by more than half the scale of its group; what other storages hold is copied.
+        Its plan is `plan.quantized(bits)`, and its options are those of this layer. Steps are those of
+        least squared error over all rows; what other storages hold is copied.
 
         >>> import mixdim
         >>> layer = mixdim.MixedDimEmbedding(mixdim.plan({"x": 50}, temperature=0, base_dim=4))
         >>> small = layer.quantized()
-        >>> bool((small.dense_weight() - layer.dense_weight()).abs().max() < 0.005 * layer.table_4.max())
+        >>> bool((small.dense_weight() - layer.dense_weight()).norm() < 0.01 * layer.table_4.norm())
         True
         """
         layer = self.like(self.plan.quantized(bits))
         for number, name in enumerate(self.plan):
             source = LayerSource(self, name, layer.ids, number)
-            fill(layer, name, source, measures_codes=False)
+            fill(layer, name, source)
         return layer
 
     def like(self, plan: Plan, *, ids: Any = None, **options: Any) -> Self:
@@ -292,10 +295,14 @@ class MixedTables(nn.Module):
             names=self.ids.names,
             sparse=self.sparse,
             layout=view.layout,
-            scales=[getattr(self, name) if name else None for name in view.scale_names],
-            has_codes=view.has_codes,
+            codes=self._codes if view.has_codes else None,
         )
         return Lookup(mapped.ids, offsets, row_weights, layer)
+
+    @property
+    def _codes(self) -> Codes:
+        """What kernels read of blocks of codes."""
+        return Codes(self.codes, self.steps, getattr(self, "coded_lift", None), levels())
 
     def _features_of(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """The feature of each id: (F,) for single ids (B, F), (V,) for those of bags."""
@@ -325,8 +332,7 @@ class MixedTables(nn.Module):
             group: blocks[0].storage.table_type(
                 blocks=blocks,
                 base_dim=self.base_dim,
-                tensors={name: own[f"{name}_{group}"] for name in self.layout.own_tensors[group]}
-                | projections.get(group, {}),
+                tensors=self.layout.tensors_of(group, own) | projections.get(group, {}),
                 numbers=indices.slot_numbers[group],
                 sparse=self.sparse,
             )

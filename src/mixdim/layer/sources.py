@@ -26,7 +26,7 @@ AT_ONCE = 2**18  # numbers of a chunk, 2 MB in float64
 
 
 class Same(NamedTuple):
-    """Parts to copy into a block, and the block that they are of. A table for codes is in 32 bits."""
+    """Parts to copy into a block, and the block that they are of."""
 
     parts: Mapping[str, Tensor]
     block: LaidBlock | None = None
@@ -62,7 +62,7 @@ class Vectors:
             yield here, vectors, vectors.new_ones(len(vectors)) if counts is None else counts[part]
 
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
-        at_once = max(AT_ONCE // self.base_dim // 64, 1) * 64  # whole groups of codes
+        at_once = max(AT_ONCE // self.base_dim // 64, 1) * 64
         for first in range(0, len(self.ids), at_once):
             here = slice(first, min(first + at_once, len(self.ids)))
             part = self.ids[here]
@@ -95,11 +95,11 @@ class LayerSource(_OfRanks):
         self.has_same_ids = _have_same_ranks(layer.ids, self.number, ids, number)
 
     def same(self, block: LaidBlock, start: int) -> Same | None:
-        """A block of the same ranks that is stored alike, but for bits."""
+        """A block of the same ranks that is stored alike."""
         first = self.blocks[0].start
         for mine in self.blocks if self.has_same_ids else ():
             is_here = (mine.start - first, mine.size) == (start, block.size)
-            if is_here and mine.storage in (block.storage, block.storage.trainable()):
+            if is_here and mine.storage == block.storage:
                 return Same(self.tables.of_block(mine).parts(mine), mine)
         return None
 

@@ -165,6 +165,11 @@ class Pieces:
     in_order: bool
     num_requested: int | None = None  # bands, where there is no choice of cuts
 
+    @property
+    def may_merge(self) -> bool:
+        """Whether bands may be other unions of pieces that follow each other."""
+        return self.num_requested is None
+
     @classmethod
     def of_blocks(cls, blocks: Blocks) -> Pieces:
         """The one way that these blocks are."""
@@ -191,11 +196,12 @@ def candidate_cuts(counts: np.ndarray, bands: Bands) -> Pieces:
     """The ways to cut a field: one band, and 2, 4, 8 ... up to `bands`, each in two ways.
 
     By equal popularity mass, and by octaves of the count: the rarest ones on their own, all above
-    together. Rows that were never looked up are a band of their own in both.
+    together. Rows that were never looked up are a band of their own in both. Pieces are all octaves, so
+    that they can be merged in other ways too.
 
-    >>> pieces = candidate_cuts(np.array([1, 9, 0, 2, 4]), bands=2)
+    >>> pieces = candidate_cuts(np.array([1, 9, 0, 2, 3]), bands=2)
     >>> pieces.cuts, [ids.tolist() for ids in pieces.ids()]
-    (((0,), (0, 1)), [[0, 1, 3, 4], [2]])
+    (((0,), (0, 3)), [[1], [3, 4], [0], [2]])
     """
     order = descending_order(counts)
     falling = counts[order]
@@ -208,7 +214,8 @@ def candidate_cuts(counts: np.ndarray, bands: Bands) -> Pieces:
         for number in _numbers_of_bands(most):
             by_mass = equal_mass_bands(seen, max(number - len(unseen), 1)).block_starts.tolist()
             starts |= {(*by_mass, *unseen), (0, *octaves[1:][-(number - 1) :])}
-    pieces = sorted({start for cut in starts for start in cut})
+    finest = octaves if len(starts) > 1 else []
+    pieces = sorted({start for cut in starts for start in cut} | set(finest))
     cuts = tuple(
         tuple(pieces.index(start) for start in cut)
         for cut in sorted(starts, key=lambda cut: (len(cut), cut))

@@ -66,10 +66,10 @@ def check_feature(feature: Feature, base_dim: int) -> None:
         whole_number(block.start, f"start of a block {of_feature}", at_least=0)
         whole_number(block.size, f"size of a block {of_feature}")
         check_storage(block.storage, f"storage of a block {of_feature}")
-        if block.dim > base_dim:
-            raise ValueError(
-                f"dim of a block {of_feature} must be at most base_dim {base_dim}, got {block.dim}"
-            )
+        width = block.storage.width(base_dim)
+        if width > base_dim:
+            what = f"dim of a block {of_feature}{' with its mean' if width > block.dim else ''}"
+            raise ValueError(f"{what} must be at most base_dim {base_dim}, got {width}")
         if real_number(block.row_prob, f"row_prob of a block {of_feature}") < 0:
             raise ValueError(f"row_prob of a block {of_feature} must not be negative")
     edges = [block.start for block in feature.blocks] + [rows]

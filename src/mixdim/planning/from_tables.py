@@ -11,14 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from mixdim._util.arguments import positive_number, whole_number
-from mixdim.planning.bands import Bands, Blocks, Pieces, candidate_cuts, check_bands
+from mixdim.planning.band_options import Bits
+from mixdim.planning.bands import MOST_BANDS, Bands, Blocks, Pieces, candidate_cuts, check_bands
 from mixdim.planning.budget import BYTES_PER_PARAMETER, parse_budget
 from mixdim.planning.from_counts import assemble_plan, bytes_of_orders, cut_features, per_feature
+from mixdim.planning.measured_tables import MeasuredTable, ranges
 from mixdim.planning.plan import Plan
 from mixdim.planning.sizing import Rounding, check_rounding, too_small
-from mixdim.planning.table_options import Choice, IdMapBytes, MeasuredTable, Options, ranges
+from mixdim.planning.table_options import Choice, IdMapBytes, Options
 from mixdim.planning.trained_table import TrainedTable, checked_weight
-from mixdim.storages import Rows
+from mixdim.storages.rows import check_bits
 
 
 def choose(
@@ -27,7 +29,7 @@ def choose(
     *,
     bands: Bands | Sequence[Blocks] = 8,
     dims: Sequence[int] | None = None,
-    bits: Sequence[int] = (32,),
+    bits: Literal["auto"] | Sequence[int] = (32,),
     base_dim: Literal["free"] | None = None,
     id_map_bytes: IdMapBytes | None = None,
 ) -> list[Choice]:
@@ -41,8 +43,8 @@ def choose(
       blocks that it is cut into.
     - `dims`: the widths to choose from; 0 lets all rows of a band share one, their mean. A table's own
       width is always one of them. None is all.
-    - `bits`: the bits of a number to choose from. What rounding adds to the error counts only where
-      there is more than one choice.
+    - `bits`: the bits of a number to choose from, one for all directions of a band; or "auto": of each
+      direction its own, of `mixdim.Rows`, with the mean of a band where that pays.
     - `base_dim`: None is the width of each table, which can so be given back. "free" is for tables that
       are to be trained anew: the best of `dims`, one for all tables.
     - `id_map_bytes(rows, bands, rows of the table)`: bytes of the ranks of the ids of a field, where its
@@ -54,7 +56,7 @@ def choose(
     >>> counts = np.array([900, 500, 40, 30] + 996 * [1])  # ids are in order of popularity
     >>> table = TrainedTable("x", np.random.default_rng(0).normal(size=(1000, 16)), counts)
     >>> [(block.size, block.dim) for block in choose([table], budget=400)[0].plan.blocks]
-    [(4, 16), (996, 0)]
+    [(4, 16), (72, 0), (924, 0)]
     """
     if not tables:
         raise ValueError("tables must not be empty: there is no table to choose for")
@@ -62,21 +64,35 @@ def choose(
     widest = max(table.width for table in tables)
     given = range(least_dim, widest + 1) if dims is None else dims
     widths = sorted({whole_number(dim, "dims", at_least=least_dim) for dim in given})
-    offered = list(dict.fromkeys(Rows(1, own).bits for own in bits))
-    if not offered:
-        raise ValueError("bits must not be empty")
-    all_pieces = _pieces_of(tables, bands)
-    usual = float(np.mean([table.use for table in tables if table.use] or [1.0]))
+    offered = bits_to_offer(bits)
+    if offered == "auto" and widths[0] > 1:
+        raise ValueError(f"bits='auto' chooses widths too: dims must begin with 0 or 1, got {widths[0]}")
     options = Options(
-        [MeasuredTable.of(*pair, usual) for pair in zip(tables, all_pieces, strict=True)],
+        [
+            MeasuredTable.of(table, use, pieces)
+            for table, use, pieces in zip(tables, _uses(tables), _pieces_of(tables, bands), strict=True)
+        ],
         widths,
         offered,
+        bands if isinstance(bands, int) else MOST_BANDS,
         id_map_bytes,
     )
     base_dims: list[int | None] = [None]
     if base_dim == "free":
         base_dims = [*(dim for dim in widths if dim < widest), widest]
-    return options.choices(*options.best(base_dims, budget))
+    return options.best(base_dims, budget)
+
+
+def bits_to_offer(bits: Literal["auto"] | Sequence[int]) -> Bits:
+    """Refuse bits that no row can be kept in."""
+    if isinstance(bits, str):
+        if bits != "auto":
+            raise ValueError(f"bits must be 'auto' or numbers of bits, got {bits!r}")
+        return "auto"
+    offered = list(dict.fromkeys(check_bits(own) for own in bits))
+    if not offered:
+        raise ValueError("bits must not be empty")
+    return offered
 
 
 def spectral_plan(
@@ -186,6 +202,18 @@ def nearest_temperature(plan: Plan) -> float:
     if not (spread**2).sum() > 1e-12:
         return 0.0  # all are equally popular
     return round(float(np.clip(spread @ log_d / (spread @ spread), 0.0, 1.0)), 3)
+
+
+def _uses(tables: Sequence[TrainedTable]) -> list[float]:
+    """How much an error in each table weighs.
+
+    That is how often it is used: one that never is weighs what others do on average. Beside tables with
+    a metric, one without has theirs on average, the same in all directions.
+    """
+    usual = float(np.mean([table.use for table in tables if table.use] or [1.0]))
+    felt = [float(np.trace(t.metric)) / t.width for t in tables if t.metric is not None]
+    usually_felt = float(np.mean(felt)) if felt else 1.0
+    return [(t.use or usual) * (usually_felt if t.metric is None else 1.0) for t in tables]
 
 
 def _pieces_of(

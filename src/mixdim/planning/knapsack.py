@@ -19,6 +19,7 @@ import numpy as np
 
 BISECTIONS = 100  # of the price's logarithm: beyond float64's resolution
 SAME = 1e-12  # relatively: errors closer than this are equal but for what float64 rounds
+MOST_PARTS = 5_000  # partial choices that are kept: with more, the search may end above the gap
 MOST_TRIALS = 64  # of cuts other than those that the price asks for, in each of two ways
 
 
@@ -67,9 +68,14 @@ def lagrangian_choice(costs: np.ndarray, errors: np.ndarray, budget: float) -> S
 
 
 def best_choice(
-    costs: np.ndarray, errors: np.ndarray, budget: float, *, relative_gap: float = 0.0
+    costs: np.ndarray,
+    errors: np.ndarray,
+    budget: float,
+    *,
+    relative_gap: float = 0.0,
+    below: float = np.inf,
 ) -> Solution:
-    """Choose so that the error is least, or at most `relative_gap` above it.
+    """Choose so that the error is least, or at most `relative_gap` above it; only errors `below` count.
 
     Goes through the blocks and keeps every partial choice that may still win: one that no other beats
     in both cost and error, and whose bound is below the best choice known. The bound is that of
@@ -84,7 +90,7 @@ def best_choice(
     totals = errors + start.price * costs
     excess = totals - totals.min(axis=1, keepdims=True)  # (block, option)
     usual = excess.argmin(axis=1)
-    best, least = start.options, float(_pick(errors, start.options).sum())
+    best, least = start.options, min(float(_pick(errors, start.options).sum()), below)
 
     # Blocks whose second best option is close come first: the rest can then be filled in as usual.
     order = np.argsort(np.sort(excess, axis=1)[:, :2].sum(axis=1), kind="stable")
@@ -107,6 +113,8 @@ def best_choice(
             break
         lowest = np.minimum.accumulate(error[kept])
         kept = kept[np.append(True, error[kept][1:] < lowest[:-1])]
+        if len(kept) > MOST_PARTS:
+            kept = kept[np.argpartition(over[kept], MOST_PARTS)[:MOST_PARTS]]
         parents, chosen = np.divmod(kept, len(options))
         trail.append((parents, options[chosen]))
         cost, error, over = cost[kept], error[kept], over[kept]
@@ -133,7 +141,8 @@ def best_cuts(
     stacked = _Stacked.of(fields)
     kept, bounding = stacked.lowest_price(budget)
     totals = stacked.by_field(bounding.of_cuts)
-    best = _with_options(fields, stacked.chosen(kept), budget, bounding.bound, relative_gap)
+    nothing = CutSolution([], [], np.inf, bounding.bound)
+    best = _with_options(fields, stacked.chosen(kept), budget, nothing, relative_gap)
     together = islice(_rising(totals), MOST_TRIALS)
     for over, changed in chain(_one_at_a_time(totals), together):
         if bounding.bound + over >= best.error * (1 - relative_gap):
@@ -141,7 +150,7 @@ def best_cuts(
         cuts = [changed.get(field, cut) for field, cut in enumerate(best.cuts)]
         least = sum(_least(of_field[cut]) for of_field, cut in zip(fields, cuts, strict=True))
         if cuts != best.cuts and least <= budget:
-            tried = _with_options(fields, cuts, budget, bounding.bound, relative_gap)
+            tried = _with_options(fields, cuts, budget, best, relative_gap)
             best = tried if tried.error < best.error * (1 - SAME) else best
     return best
 
@@ -259,16 +268,34 @@ def _rising(totals: list[np.ndarray]) -> Iterator[tuple[float, dict[int, int]]]:
 
 
 def _with_options(
-    fields: Sequence[Sequence[Cut]], cuts: list[int], budget: float, bound: float, relative_gap: float
+    fields: Sequence[Sequence[Cut]],
+    cuts: list[int],
+    budget: float,
+    best: CutSolution,
+    relative_gap: float,
 ) -> CutSolution:
-    """The best options of given cuts."""
+    """The best options of given cuts; of cuts that cannot be better than the best known, some."""
     chosen = [of_field[cut] for of_field, cut in zip(fields, cuts, strict=True)]
     costs, errors = _padded([cut.costs for cut in chosen]), _padded([cut.errors for cut in chosen])
     left = budget - sum(cut.held for cut in chosen)
-    options = best_choice(costs, errors, left, relative_gap=relative_gap).options
+    options = best_choice(costs, errors, left, relative_gap=relative_gap, below=best.error).options
+    options = _swapped(costs, errors, options, left)
     error = float(_pick(errors, options).sum())
     by_field = np.split(options, _starts([len(cut.costs) for cut in chosen])[1:])
-    return CutSolution(cuts, by_field, error, bound)
+    return CutSolution(cuts, by_field, error, best.bound)
+
+
+def _swapped(costs: np.ndarray, errors: np.ndarray, options: np.ndarray, budget: float) -> np.ndarray:
+    """Change one option after another while that alone lowers the error within the budget."""
+    options = options.copy()
+    while True:
+        left = budget - _pick(costs, options).sum()
+        fits = costs - _pick(costs, options)[:, None] <= left
+        saved = np.where(fits, _pick(errors, options)[:, None] - errors, 0.0)
+        block, option = np.unravel_index(saved.argmax(), saved.shape)
+        if saved[block, option] <= SAME * errors.max():
+            return options
+        options[block] = option
 
 
 def _padded(parts: list[np.ndarray]) -> np.ndarray:

@@ -54,8 +54,8 @@ def plan_by_method(
 ) -> Plan:
     """Plan features by the method of this name, for at most so many bytes as they are served.
 
-    With `bits` 8 or 4 the plan is quantized: `plan.trainable()` is what is trained, and takes more
-    bytes. Too few bytes for any plan are a `BudgetTooSmallError` that says how many it takes.
+    With fewer `bits` than 32 the plan is quantized: `plan.trainable()` is what is trained, and takes
+    more bytes. Too few bytes for any plan are a `BudgetTooSmallError` that says how many it takes.
 
     >>> from types import SimpleNamespace
     >>> counted = SimpleNamespace(

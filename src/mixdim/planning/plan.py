@@ -97,8 +97,6 @@ class Plan:
         """What all blocks and the ranks of ids cost: all that is said of a plan's size is asked here."""
         costs = [block.storage.cost(block.size, self.base_dim) for block in self.blocks]
         table, projection, held, _ = (sum(part) for part in zip(*costs, strict=True))
-        if not self.is_trained:  # the lift is held too
-            projection, held = 0, held + FLOAT_BYTES * projection
         shared = sum(storage.shared_parameters for storage in self.sharing)
         return Cost(table, projection, held + self.id_map_bytes, shared)
 
@@ -187,14 +185,14 @@ class Plan:
         return replace(self, features=features, made_by={"rule": "by_hand", "was": was})
 
     def quantized(self, bits: int = 8) -> Plan:
-        """The plan that is served: rows of their own in 8 or 4 bits a number (`mixdim.Rows`).
+        """The plan that is served: rows of their own in 1 to 8 bits a number (`mixdim.Rows`).
 
         What is stored in another way stays, and so do the rows that blocks of width 0 share.
 
         >>> import mixdim
         >>> plan = mixdim.plan({"item": 1000, "shop": 50}, temperature=0.3, base_dim=16)
         >>> plan.nbytes(), plan.quantized().nbytes(), plan.quantized(bits=4).nbytes()
-        (35712, 9588, 5462)
+        (35712, 9104, 4704)
         """
         bits = check_bits(bits)
         served = self._stored(lambda storage: storage.quantized(bits))

@@ -61,7 +61,7 @@ def cost_lines(plan: Plan) -> list[str]:
     )
     if plan.untrained_bytes:
         size = (
-            f"{format_bytes(plan.nbytes())}, {format_bytes(plan.untrained_bytes)} of it codes, scales "
+            f"{format_bytes(plan.nbytes())}, {format_bytes(plan.untrained_bytes)} of it codes, steps "
             f"and projections of quantized blocks, which are not trained{id_maps}"
         )
     return [

@@ -1,33 +1,27 @@
-"""What storages of the bands of trained tables cost and lose: the options of a knapsack, and its answer.
+"""All ways to store some tables as a knapsack, and its answer as plans.
 
-Knows nothing about how tables are cut or read. With weighted second moments S = sum of p e e^T of the
-rows of a band, the best vectors of width d (the weighted SVD) leave the eigenvalues of S after the d-th;
-in a metric H, those of H^1/2 S H^1/2. Fewer bits add a share of what is kept.
+Knows nothing about how tables are read, nor what a storage costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from mixdim.planning.bands import Pieces
+from mixdim.planning.band_merges import FieldOptions, with_merges
+from mixdim.planning.band_options import Bits, band_options
 from mixdim.planning.budget import BudgetTooSmallError, format_bytes
 from mixdim.planning.feature import Block, Feature
-from mixdim.planning.knapsack import SAME, Cut, CutSolution, best_cuts, lower_bound, smallest
+from mixdim.planning.knapsack import CutSolution, best_cuts, lower_bound, smallest
+from mixdim.planning.measured_tables import MeasuredField, MeasuredTable
 from mixdim.planning.plan import Plan
-from mixdim.planning.trained_table import Moments, TrainedTable
 from mixdim.storages import Rows
-from mixdim.storages.rows import rows_cost
 
 RELATIVE_GAP = 1e-3  # the error is at most about this share above the least possible
 GAP_OF_GIVEN_BANDS = 1e-4  # where only widths and bits are chosen
-# What rounding adds to the error, as a share of the energy that is kept: the best 256 and 16 levels for
-# normal numbers. Measured for the codes of `Rows`, by spectrum and width: 1e-5 to 1e-4, 3e-3 to 2e-2.
-NOISE = {32: 0.0, 8: 5e-5, 4: 9.5e-3}
 
 IdMapBytes = Callable[[int, int, int], int]
 
@@ -39,10 +33,10 @@ class Choice:
     - `plan` has one feature, by the table's name; its ids are ranks.
     - `bands`: what leads there from ids: by field, the band of each id, whose order within a band stays;
       or the number of rows of a field whose ids are ranks already. None where that are all.
-    - `nbytes` is all that is kept: tables, projections, shared rows, scales, and id maps if these are
-      part of the budget.
-    - `error` is the sum over rows of p |e - e'|^2 in the table's metric, as the eigenvalues that are
-      dropped say, and `energy` that of p |e|^2. What rounding adds is part of neither.
+    - `nbytes` is all that is kept: tables, projections, shared rows, codes, steps, and id maps if these
+      are part of the budget.
+    - `error` is the sum over rows of p |e - e'|^2 in the table's metric: of what is dropped, and of
+      codes, as if numbers were normal. `energy` is that of p |e|^2.
     """
 
     plan: Plan
@@ -57,51 +51,12 @@ class Choice:
         return 1 - self.error / self.energy if self.energy else 1.0
 
 
-def ranges(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where each of these begins and ends, one after another."""
-    return pairwise(accumulate(sizes, initial=0))
+class _Taken(NamedTuple):
+    """What is taken of all fields, for one base_dim."""
 
-
-class Band(NamedTuple):
-    """What is known of the rows of a band: `errors[d]` is the least that width d = 0 .. width leaves."""
-
-    size: int
-    mass: float
-    energy: float
-    errors: np.ndarray
-
-    @classmethod
-    def of(cls, moments: Moments) -> Band:
-        """Width 0 is one row for all, the weighted mean: it leaves all energy but that of the mean."""
-        errors = np.append(np.cumsum(moments.energies()[::-1])[::-1], 0.0)
-        energy = float(errors[0])
-        left = energy - float(moments.first @ moments.first) / (moments.mass or 1.0)
-        errors[0] = max(left if left > SAME * energy else 0.0, errors[1])
-        return cls(moments.size, moments.mass, energy, errors)
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredTable:
-    """A table with all that its storages need to be compared."""
-
-    table: TrainedTable
-    use: float
-    pieces: list[Pieces]  # by field
-    bands: list[list[list[Band]]]  # by field and cut
-    energy: float
-
-    @classmethod
-    def of(cls, table: TrainedTable, pieces: list[Pieces], usual: float) -> MeasuredTable:
-        """Read a table once; a table that is never used weighs `usual`."""
-        root, bands, energy = table.metric_root, [], 0.0
-        for own, (first_id, _) in zip(pieces, ranges(table.fields), strict=True):
-            moments = [table.moments(ids + first_id).seen_by(root) for ids in own.ids()]
-            bands.append([
-                [Band.of(Moments.total(moments[a:b])) for a, b in pairwise([*cut, len(moments)])]
-                for cut in own.cuts
-            ])  # fmt: skip
-            energy += float(Moments.total(moments).second.trace())
-        return cls(table, table.use or usual, pieces, bands, energy)
+    base_dim: int | None
+    fields: list[FieldOptions]
+    solution: CutSolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,116 +65,105 @@ class Options:
 
     measured: list[MeasuredTable]
     dims: list[int]
-    bits: list[int]
+    bits: Bits
+    most_bands: int
     id_map_bytes: IdMapBytes | None
 
-    def best(self, base_dims: Sequence[int | None], budget: int) -> tuple[int | None, CutSolution]:
-        """The base_dim that leaves the least error, and what is then taken."""
+    def best(self, base_dims: Sequence[int | None], budget: int) -> list[Choice]:
+        """What is taken of each table, with the base_dim that leaves the least error."""
         bounds, least = [], []
         for base_dim in base_dims:
-            fields = self._fields(base_dim)
-            least.append(smallest(fields))
+            cuts = [field.as_knapsack() for field in self._fields(base_dim)]
+            least.append(smallest(cuts))
             if least[-1] <= budget:
-                bounds.append((lower_bound(fields, budget), base_dim))
+                bounds.append((lower_bound(cuts, budget), base_dim))
         if not bounds:
             raise self._too_small(budget, min(least))
-        is_given = all(len(pieces.cuts) == 1 for one in self.measured for pieces in one.pieces)
-        gap = GAP_OF_GIVEN_BANDS if is_given else RELATIVE_GAP
-        found: tuple[int | None, CutSolution] | None = None
+        every = [field.pieces for one in self.measured for field in one.fields]
+        gap = RELATIVE_GAP if any(pieces.may_merge for pieces in every) else GAP_OF_GIVEN_BANDS
+        found: _Taken | None = None
         for bound, base_dim in sorted(bounds, key=lambda each: each[0]):
-            if found is not None and bound >= (1 - gap) * found[1].error:
+            if found is not None and bound >= (1 - gap) * found.solution.error:
                 break  # neither this base_dim nor a later one can do better
-            tried = best_cuts(self._fields(base_dim), budget, relative_gap=gap)
-            if found is None or tried.error < found[1].error:
-                found = base_dim, tried
+            fields = with_merges(self._fields(base_dim), budget)
+            tried = best_cuts([field.as_knapsack() for field in fields], budget, relative_gap=gap)
+            if found is None or tried.error < found.solution.error:
+                found = _Taken(base_dim, fields, tried)
         assert found is not None
-        return found
+        return self._choices(found)
 
-    def choices(self, base_dim: int | None, found: CutSolution) -> list[Choice]:
-        """What is taken of each table, as a plan."""
-        storages = [self._storages(one, base_dim) for one in self.measured]
-        taken, first_field = [], 0
-        for one, known in zip(self.measured, storages, strict=True):
-            here = slice(first_field, first_field + len(one.pieces))
-            chosen = [[known[option] for option in of_field] for of_field in found.options[here]]
-            taken.append((one, found.cuts[here], chosen))
-            first_field = here.stop
+    def _choices(self, taken: _Taken) -> list[Choice]:
+        cuts = [field.cuts[n] for field, n in zip(taken.fields, taken.solution.cuts, strict=True)]
+        own = zip(taken.fields, cuts, taken.solution.options, strict=True)
+        storages = [field.storages(cut, options.tolist()) for field, cut, options in own]
+        base_dim = taken.base_dim
         if base_dim is not None:  # others were only possible
-            base_dim = max(s.dim for _, _, chosen in taken for of_field in chosen for s in of_field)
-        return [self._choice(*each, base_dim or each[0].table.width) for each in taken]
+            base_dim = max(storage.dim for of_field in storages for storage in of_field)
+        choices, first = [], 0
+        for one in self.measured:
+            here = slice(first, first + len(one.fields))
+            errors = zip(taken.fields[here], cuts[here], taken.solution.options[here], strict=True)
+            error = sum(
+                float(field.options.errors[field.field.of_cut(cut), options].sum())
+                for field, cut, options in errors
+            )
+            parts = (one, cuts[here], storages[here], base_dim or one.table.width)
+            choices.append(self._choice(*parts, error))
+            first = here.stop
+        return choices
 
     def _choice(
-        self, one: MeasuredTable, cuts: list[int], chosen: list[list[Rows]], base_dim: int
-    ) -> Choice:
-        table, blocks, error, map_bytes, start = one.table, [], 0.0, 0, 0
-        maps: list[np.ndarray | int] = []
-        for pieces, of_cuts, number, storages in zip(one.pieces, one.bands, cuts, chosen, strict=True):
-            for band, storage in zip(of_cuts[number], storages, strict=True):
-                error += float(band.errors[min(storage.dim, table.width)])
-                blocks.append(Block(start, band.size, storage, float(band.mass / band.size)))
-                start += band.size
-            cut = pieces.cuts[number]
-            maps.append(pieces.band_of_id(cut) if pieces.needs_map(cut) else len(pieces.of_id))
-            map_bytes += self._map_bytes(table, pieces, cut)
-        needs_map = any(isinstance(of_field, np.ndarray) for of_field in maps)
-        requested = one.pieces[0].num_requested or len(blocks)
-        feature = Feature(table.name, table.rows, tuple(blocks), requested)
-        plan = Plan(base_dim, {"rule": "compressed"}, (feature,))
-        nbytes = plan.cost.parameters * table.number_bytes + plan.cost.held_bytes + map_bytes
-        return Choice(plan, tuple(maps) if needs_map else None, nbytes, error, one.energy)
-
-    def _fields(self, base_dim: int | None) -> list[list[Cut]]:
-        """The cuts of all fields of all tables, with what storages cost and lose."""
-        fields = []
-        for one in self.measured:
-            for pieces, of_cuts in zip(one.pieces, one.bands, strict=True):
-                both = zip(pieces.cuts, of_cuts, strict=True)
-                fields.append([self._cut(one, pieces, cut, bands, base_dim) for cut, bands in both])
-        return fields
-
-    def _cut(
         self,
         one: MeasuredTable,
-        pieces: Pieces,
-        cut: tuple[int, ...],
-        bands: list[Band],
-        base_dim: int | None,
-    ) -> Cut:
-        full = one.table.width if base_dim is None else base_dim
-        sizes, errors = np.array([band.size for band in bands]), np.array([b.errors for b in bands])
-        energies = np.array([band.energy for band in bands])
-        costs, lost = [], []
-        for bits, dims in self._dims(full):
-            cost = rows_cost(sizes[:, None], dims, full, bits)
-            costs.append(cost.parameters * one.table.number_bytes + cost.held_bytes)
-            left = errors[:, np.minimum(dims, one.table.width)]
-            noise = NOISE[bits] if len(self.bits) > 1 else 0.0
-            lost.append(left + noise * np.where(dims > 0, energies[:, None] - left, 0.0))
-        return Cut(
-            np.concatenate(costs, axis=1).astype(np.int64),
-            one.use * np.concatenate(lost, axis=1),
-            self._map_bytes(one.table, pieces, cut),
-        )
+        cuts: list[tuple[int, ...]],
+        storages: list[list[Rows]],
+        base_dim: int,
+        error: float,
+    ) -> Choice:
+        blocks, maps, map_bytes, start = list[Block](), list[np.ndarray | int](), 0, 0
+        for field, cut, of_field in zip(one.fields, cuts, storages, strict=True):
+            spectra, pieces = field.spectra.at(field.of_cut(cut)), field.pieces
+            for size, mass, storage in zip(spectra.sizes, spectra.masses, of_field, strict=True):
+                blocks.append(Block(start, int(size), storage, float(mass / size)))
+                start += int(size)
+            maps.append(pieces.band_of_id(cut) if pieces.needs_map(cut) else len(pieces.of_id))
+            map_bytes += int(self._map_bytes(one, field, len(cut))[len(cut)])
+        needs_map = any(isinstance(of_field, np.ndarray) for of_field in maps)
+        requested = one.fields[0].pieces.num_requested or len(blocks)
+        feature = Feature(one.table.name, one.table.rows, tuple(blocks), requested)
+        plan = Plan(base_dim, {"rule": "compressed"}, (feature,))
+        nbytes = plan.cost.parameters * one.table.number_bytes + plan.cost.held_bytes + map_bytes
+        return Choice(plan, tuple(maps) if needs_map else None, nbytes, error, one.energy)
 
-    def _dims(self, full: int) -> list[tuple[int, np.ndarray]]:
-        """The widths up to the full one, by their bits; the row that all share is there once.
+    def _fields(self, base_dim: int | None) -> list[FieldOptions]:
+        """All fields of all tables, with what storages of their bands cost and lose."""
+        return [
+            FieldOptions(
+                field,
+                band_options(
+                    field.spectra,
+                    base_dim or one.table.width,
+                    self.dims,
+                    self.bits,
+                    one.table.number_bytes,
+                ),
+                one.use,
+                self._map_bytes(one, field, max(self.most_bands, *map(len, field.pieces.cuts))),
+                list(field.pieces.cuts),
+            )
+            for one in self.measured
+            for field in one.fields
+        ]
 
-        It is the last: of options alike the first is taken, and a band of one row is as well stored on
-        its own.
-        """
-        own = [*(dim for dim in self.dims if 0 < dim < full), full]
-        last = [*own, 0] if 0 in self.dims else own
-        return [(bits, np.array(own)) for bits in self.bits[:-1]] + [(self.bits[-1], np.array(last))]
-
-    def _storages(self, one: MeasuredTable, base_dim: int | None) -> list[Rows]:
-        """What the options of a band of a table are, in the order of their costs and errors."""
-        by_bits = self._dims(one.table.width if base_dim is None else base_dim)
-        return [Rows(dim, bits if dim else 32) for bits, dims in by_bits for dim in dims.tolist()]
-
-    def _map_bytes(self, table: TrainedTable, pieces: Pieces, cut: tuple[int, ...]) -> int:
-        if self.id_map_bytes is None or not pieces.needs_map(cut):
-            return 0
-        return self.id_map_bytes(len(pieces.of_id), len(cut), table.rows)
+    def _map_bytes(self, one: MeasuredTable, field: MeasuredField, most: int) -> np.ndarray:
+        """Bytes that find the bands of ids, by their number up to `most`."""
+        rows, most = len(field.pieces.of_id), min(most, len(field.pieces.sizes))
+        if self.id_map_bytes is None or field.pieces.in_order:
+            return np.zeros(most + 1, np.int64)
+        return np.array([
+            self.id_map_bytes(rows, bands, one.table.rows) if bands > 1 else 0
+            for bands in range(most + 1)
+        ])  # fmt: skip
 
     def _too_small(self, budget: int, least: int) -> BudgetTooSmallError:
         number, least_dim = len(self.measured), min(self.dims, default=0)

@@ -45,6 +45,7 @@ class _Felt(nn.Module):
         self.looked_up: list[Tensor] = []
         shape = (layer.num_features, layer.base_dim, layer.base_dim)
         self.squares = torch.zeros(shape, dtype=torch.float64)
+        self.samples = 0
 
     def __getattr__(self, name: str) -> Any:
         """Whatever else a model asks its embeddings."""
@@ -74,13 +75,10 @@ class _Felt(nn.Module):
         for gradient in torch.autograd.grad(lost, self.looked_up, retain_graph=True):
             rows = gradient.double().reshape(-1, *self.squares.shape[:2])  # (batch, feature, base_dim)
             self.squares += torch.einsum("bfi,bfj->fij", rows, rows)
+            self.samples += len(rows)
         self.looked_up.clear()
 
     def metrics(self) -> dict[str, Tensor]:
-        """By the names of the features, scaled to a mean eigenvalue of 1; without gradients, nothing."""
-        scales = self.squares.diagonal(dim1=1, dim2=2).mean(1)
-        return {
-            name: squares / scale
-            for name, squares, scale in zip(self.layer.plan, self.squares, scales, strict=True)
-            if scale > 0
-        }
+        """By the names of the features: how much the loss feels each, too."""
+        means = self.squares / max(self.samples, 1)
+        return dict(zip(self.layer.plan, means, strict=True))

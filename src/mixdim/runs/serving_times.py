@@ -28,10 +28,10 @@ from mixdim.serving.layer_graph import Asked
 from mixdim.serving.timing import Timing, measure
 from mixdim.serving.timing import threads as with_threads
 from mixdim.serving.torch_file import TensorModel, to_trace
-from mixdim.storages.rows import BITS
 from mixdim.training.evaluation import evaluating
 
 BATCHES = (1, 32, 256, 2048)
+BITS = (32, 8, 4)  # exports that are compared
 TORCH_ONNX, EAGER = "torch.onnx", "eager"
 
 

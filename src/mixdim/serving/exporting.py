@@ -39,7 +39,7 @@ def export(
 
     - `model`: one of `mixdim.models`, or a layer (vectors out).
     - `format`: "onnx", or "pt2" for `torch.export.load`; if not given, as the path ends.
-    - `bits`: 8 or 4 quantizes the tables of mixdim layers first, as `mixdim.quantize` does; 32 leaves
+    - `bits`: 1 to 8 quantizes the tables of mixdim layers first, as `mixdim.quantize` does; 32 leaves
       them as they are.
     - `task`: "binary" gives probabilities, "rating" outputs as they are; by the model if not given.
     - `bags`: features that come as bags: inputs `<feature>.values` (values,) and `<feature>.offsets`

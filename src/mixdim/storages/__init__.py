@@ -46,9 +46,10 @@ def storage_from_json(entry: Any) -> Storage:
         raise ValueError(f"this mixdim knows the storages {known}, got {entry.get('kind')!r}")
     storage = STORAGES[entry["kind"]]
     wanted, given = {field.name for field in fields(storage)}, entry.keys() - {"kind"}
-    if wanted != given:
+    needed = wanted - storage.not_in_json
+    if not needed <= given <= wanted:
         raise ValueError(
-            f"a storage of kind {storage.kind!r} must have {', '.join(sorted(wanted))}, "
+            f"a storage of kind {storage.kind!r} must have {', '.join(sorted(needed))}, "
             f"got {', '.join(sorted(given)) or 'nothing'}"
         )
     return storage(**{name: entry[name] for name in given})

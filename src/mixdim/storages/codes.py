@@ -1,12 +1,20 @@
-"""Numbers as small whole ones with a scale for each few of them. Knows nothing about storages."""
+"""Rows of codes: packed to the bit, read and written. Knows nothing about blocks or storages.
+
+The codes of a row are one stream of bits, the first in the lowest bits of the first byte; a row begins
+with a byte. A number is the level of its code times the step of its direction.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mixdim._util.lazy import import_later
+from mixdim.storages.levels import LEVELS, first_level, levels_of
 
 if TYPE_CHECKING:
     import torch
@@ -16,20 +24,119 @@ if TYPE_CHECKING:
 
 import_later(globals(), torch="torch")
 
-GROUP = {8: 64, 4: 32}  # by bits: how many consecutive values share a scale
-LARGEST = {8: 127, 4: 7}  # the largest code; the least is its negative
-CODES = {8: "int8", 4: "uint8"}  # their type; of 4 bits, two codes a byte, the first in the lower half
-SCALES, SCALE_BYTES, LARGEST_SCALE = "float16", 2, 65504.0
+STEPS, STEP_BYTES, LARGEST_STEP = "float16", 2, 65504.0
 
 
-def num_groups(values: int, bits: int) -> int:
-    """How many scales values have."""
-    return -(-values // GROUP[bits])
+@dataclass(frozen=True)
+class RowCode:
+    """How a row of numbers is kept as codes: so many bits for each of its directions.
+
+    >>> RowCode((4, 4, 3)).row_bytes
+    2
+    """
+
+    bits: tuple[int, ...]
+
+    @property
+    def dim(self) -> int:
+        """How many numbers a row has."""
+        return len(self.bits)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of the codes of a row."""
+        return -(-sum(self.bits) // 8)
+
+    @cached_property
+    def _first_bits(self) -> np.ndarray:
+        return np.array([*accumulate(self.bits[:-1], initial=0)])
+
+    @cached_property
+    def _is_split(self) -> bool:
+        """Whether a code begins in one byte and ends in the next."""
+        return bool((self._first_bits % 8 + self.bits > 8).any())
+
+    def nearest(self, values: Tensor, steps: Tensor) -> Tensor:
+        """The code of the level nearest to each number: (rows, dim), (dim,) -> (rows, dim)."""
+        unit = torch.where(steps > 0, values / steps, 0.0)
+        codes = torch.empty(values.shape, dtype=torch.int64)
+        for bits in set(self.bits):
+            columns = [column for column, own in enumerate(self.bits) if own == bits]
+            codes[:, columns] = torch.bucketize(unit[:, columns].contiguous(), _edges(bits))
+        return codes
+
+    def pack(self, codes: Tensor) -> Tensor:
+        """Pack codes into bytes: (rows, dim) whole numbers -> (rows, row_bytes) uint8."""
+        words = codes.new_zeros(len(codes), self.row_bytes + 1)
+        for column, first in enumerate(self._first_bits.tolist()):
+            word = codes[:, column] << first % 8
+            words[:, first // 8] |= word & 255
+            words[:, first // 8 + 1] |= word >> 8
+        return words[:, :-1].to(torch.uint8)
+
+    def unpack(self, codes: Tensor, first: Tensor) -> Tensor:
+        """Read the codes of rows that begin at given bytes: (...) -> (..., dim) whole numbers."""
+        device, bits = first.device, self._first_bits
+        low = torch.tensor(bits // 8, device=device)
+        shift = torch.tensor(bits % 8, dtype=torch.int32, device=device)
+        mask = torch.tensor([2**own - 1 for own in self.bits], dtype=torch.int32, device=device)
+        word = codes[first[..., None] + low].to(torch.int32)
+        if self._is_split:
+            # Of the last byte of a row there is no next one, nor is it needed.
+            high = torch.tensor(np.minimum(bits // 8 + 1, self.row_bytes - 1), device=device)
+            word = word | codes[first[..., None] + high].to(torch.int32) << 8
+        return word >> shift & mask
+
+    def levels(self, codes: Tensor) -> Tensor:
+        """The level of each code, in float32: (..., dim) -> (..., dim)."""
+        place = codes + torch.tensor(self._first_levels, device=codes.device)
+        return torch.tensor(LEVELS, device=codes.device)[place]
+
+    @cached_property
+    def _first_levels(self) -> list[int]:
+        return [first_level(own) for own in self.bits]
+
+    def decode_in_graph(self, graph: Graph, table: Tensor, rows: str) -> str:
+        """The levels of rows of a table (rows, row_bytes): (...) -> (..., dim).
+
+        Codes are gathered first and decoded then: decoding a whole table takes 500 times longer.
+        """
+        found = graph.add("Gather", graph.weights(table), rows)
+        if set(self.bits) != {8}:
+            found = self._unpack_in_graph(graph, found)
+        found = graph.cast(found, np.int32)
+        if len(set(self.bits)) == 1:
+            return graph.add("Gather", graph.constant(levels_of(self.bits[0]), np.float32), found)
+        found = graph.add("Add", found, graph.constant(self._first_levels, np.int32))
+        return graph.add("Gather", graph.constant(LEVELS, np.float32), found)
+
+    def _unpack_in_graph(self, graph: Graph, found: str) -> str:
+        """The codes of rows: (..., row_bytes) -> (..., dim)."""
+        # Of the types that ONNX Runtime shifts, the smallest that has a code of two bytes.
+        kind: Any = np.uint32 if self._is_split else np.uint8
+        bits = self._first_bits
+        word = graph.add("Gather", found, graph.constant(bits // 8), axis=-1)
+        if self._is_split:
+            high = np.minimum(bits // 8 + 1, self.row_bytes - 1)
+            after = graph.cast(graph.add("Gather", found, graph.constant(high), axis=-1), kind)
+            after = graph.add("BitShift", after, graph.constant(8, kind), direction="LEFT")
+            word = graph.add("BitwiseOr", graph.cast(word, kind), after)
+        word = graph.add("BitShift", word, graph.constant(bits % 8, kind), direction="RIGHT")
+        mask = graph.constant([2**own - 1 for own in self.bits], kind)
+        return graph.add("BitwiseAnd", word, mask)
 
 
-def code_bytes(values: int, bits: int) -> int:
-    """How many bytes the codes of values have."""
-    return -(-values * bits // 8)
+@cache
+def levels() -> Tensor:
+    """The levels of all numbers of bits, in float32."""
+    return torch.from_numpy(LEVELS)
+
+
+@cache
+def _edges(bits: int) -> Tensor:
+    """The numbers halfway between two levels, in float64."""
+    levels = levels_of(bits).astype(np.float64)
+    return torch.from_numpy((levels[1:] + levels[:-1]) / 2)
 
 
 def check_finite(values: Tensor) -> None:
@@ -37,100 +144,3 @@ def check_finite(values: Tensor) -> None:
     wrong = ~values.isfinite()
     if bool(wrong.any()):
         raise ValueError(f"its numbers must be finite, got {values[wrong][0].item()}")
-
-
-def quantize_values(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Turn values into codes and scales: (n,) -> (code_bytes,), (num_groups,).
-
-    A value becomes code * scale, which is at most scale / 2 away. The scale of a group is its largest
-    absolute value / LARGEST, rounded up to float16: so no code is beyond LARGEST.
-
-    >>> codes, scales = quantize_values(torch.tensor([0.5, -1.27, 0.011]), bits=8)
-    >>> codes.tolist(), scales.tolist()
-    ([50, -127, 1], [0.01000213623046875])
-    """
-    check_finite(values)
-    count, group, largest = len(values), GROUP[bits], LARGEST[bits]
-    padding = num_groups(count, bits) * group - count
-    grouped = torch.nn.functional.pad(values, (0, padding)).view(-1, group)
-    most = grouped.abs().amax(1)
-    if bool((most > LARGEST_SCALE * largest).any()):
-        bound = LARGEST_SCALE * largest
-        raise ValueError(f"its numbers must be within {bound:g}, got {most.max().item():g}")
-    scales = _rounded_up(most / largest, most, largest)
-    steps = scales.to(values.dtype)[:, None]
-    codes = torch.where(steps > 0, grouped / steps, 0.0).round().flatten()[:count]
-    return _packed(codes.to(torch.int8), bits), scales
-
-
-def values_at(codes: Tensor, bits: int, places: Tensor) -> Tensor:
-    """Read codes at places, as float32: any shape."""
-    if bits == 8:
-        return codes[places].to(torch.float32)
-    pair = codes[places >> 1]
-    half = torch.where(places % 2 == 0, pair & 15, pair >> 4)
-    return half.to(torch.float32) - 8
-
-
-def _packed(codes: Tensor, bits: int) -> Tensor:
-    """Codes as they are stored; those of 4 bits as code + 8, two a byte."""
-    if bits == 8:
-        return codes
-    even, odd = torch.nn.functional.pad(codes + 8, (0, len(codes) % 2)).to(torch.uint8).view(-1, 2).t()
-    return even | (odd << 4)
-
-
-def _rounded_up(exact: Tensor, most: Tensor, largest: int) -> Tensor:
-    """Scales in float16 whose largest code reaches the largest value."""
-    scales = exact.to(torch.float16)
-    is_short = scales.to(most.dtype) * largest < most
-    bits = scales.view(torch.int16) + is_short.to(torch.int16)  # the next float16 above
-    return bits.view(torch.float16)
-
-
-def rows_in_graph(graph: Graph, held: tuple[Tensor, Tensor], rows: str, width: int, bits: int) -> str:
-    """Read rows of `width` values from codes and scales with operators of ONNX: (...) -> (..., width).
-
-    Codes and scales are gathered first and multiplied then: decoding a whole table takes 500 times
-    longer.
-    """
-    codes, scales = held
-    scale_of = graph.weights(scales, as_stored=True)
-    group = graph.constant(GROUP[bits])
-    first = rows if width == 1 else graph.add("Mul", rows, graph.constant(width))
-    if GROUP[bits] % width == 0:  # a row has one scale
-        scale = graph.add("Gather", scale_of, graph.add("Div", first, group))
-        scale = graph.add("Unsqueeze", scale, graph.constant([-1]))
-    else:
-        group_of = graph.add("Div", _places_in_graph(graph, first, width), group)
-        scale = graph.add("Gather", scale_of, group_of)
-    if bits == 8:
-        whole = graph.add("Gather", graph.weights(codes.view(-1, width)), rows)
-        whole = graph.cast(whole, np.float32)
-    else:
-        half = _halves_in_graph(graph, codes, rows, first, width)
-        whole = graph.add("Sub", graph.cast(half, np.float32), graph.constant(8, np.float32))
-    return graph.add("Mul", whole, graph.cast(scale, np.float32))
-
-
-def _halves_in_graph(graph: Graph, codes: Tensor, rows: str, first: str, width: int) -> str:
-    """Read codes of 4 bits, each plus 8."""
-    fifteen, four, two = graph.constant(15, np.uint8), graph.constant(4, np.uint8), graph.constant(2)
-    if width % 2 == 0:  # a row is whole bytes
-        byte = graph.add("Gather", graph.weights(codes.view(-1, width // 2)), rows)
-        byte = graph.add("Unsqueeze", byte, graph.constant([-1]))
-        low = graph.add("BitwiseAnd", byte, fifteen)
-        high = graph.add("BitShift", byte, four, direction="RIGHT")
-        return graph.reshape(graph.concat([low, high], axis=-1), [0, 0, width])
-    places = _places_in_graph(graph, first, width)
-    byte = graph.add("Gather", graph.weights(codes), graph.add("Div", places, two))
-    is_even = graph.add("Equal", graph.add("Mod", places, two), graph.constant(0))
-    low = graph.add("BitwiseAnd", byte, fifteen)
-    high = graph.add("BitShift", byte, four, direction="RIGHT")
-    return graph.add("Where", is_even, low, high)
-
-
-def _places_in_graph(graph: Graph, first: str, width: int) -> str:
-    """The number of each value of rows that begin with value `first`: (...) -> (..., width)."""
-    first = graph.add("Unsqueeze", first, graph.constant([-1]))
-    return graph.add("Add", first, graph.constant(np.arange(width)))

@@ -107,6 +107,12 @@ class Sums(NamedTuple):
         assert second is not None
         return cls(mass, first, second)
 
+    def centered(self) -> Sums:
+        """The same of rows without their mean."""
+        mean = self.first / (self.mass or 1.0)
+        second = self.second - torch.outer(mean, self.first)
+        return Sums(self.mass, torch.zeros_like(mean), (second + second.t()) / 2)
+
     def _seen_by(self, metric: Metric | None) -> tuple[Tensor, Tensor]:
         """First and second of H^1/2 e: distances in a metric H are usual ones there."""
         if metric is None:

@@ -48,6 +48,7 @@ class Storage(ABC):
 
     kind: ClassVar[str]
     least_dim: ClassVar[int] = 1
+    not_in_json: ClassVar[frozenset[str]] = frozenset()  # fields that JSON has unless they are false
 
     def __post_init__(self) -> None:
         for field in fields(self):  # numpy's whole numbers become Python's: JSON knows no others
@@ -108,8 +109,12 @@ class Storage(ABC):
         return self
 
     def width(self, base_dim: int) -> int:
-        """How many numbers a stored row has; of full width, it needs no projection."""
+        """How many numbers a stored row has."""
         return self.dim
+
+    def is_lifted(self, base_dim: int) -> bool:
+        """Whether a stored row is multiplied by a projection: at full width, it needs none."""
+        return self.width(base_dim) < base_dim
 
     @property
     def shared_parameters(self) -> int:
@@ -131,7 +136,8 @@ class Storage(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """The kind and the fields."""
-        return {"kind": self.kind, **asdict(self)}
+        own = {name: v for name, v in asdict(self).items() if v or name not in self.not_in_json}
+        return {"kind": self.kind, **own}
 
 
 def stored_cost(rows: Any, dim: Any, base_dim: int) -> Any:

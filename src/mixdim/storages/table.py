@@ -5,6 +5,7 @@ Letters: a lookup of C blocks at once takes B rows of each, or V rows of any of 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,19 +44,34 @@ class StoredBlock:
 
 
 class KernelBlock(NamedTuple):
-    """Where kernels find the rows of a block: its first row of the table, or first code and scale."""
+    """Where kernels find the rows of a block in the tensors of its group.
 
-    bits: int
+    That is the first row of its table; or of codes, of which there are `bits` for each direction, the
+    first byte and the first step.
+    """
+
     first: int
-    first_scale: int = 0
+    first_step: int = 0
+    bits: tuple[int, ...] = ()
+    mean: bool = False
 
 
 class TensorSpec(NamedTuple):
-    """A tensor that a layer holds for a table; without a type, of the type that the layer has."""
+    """A tensor that a layer holds for a table; without a type, of the type that the layer has.
+
+    With a name in `joined`, it is a part of the tensor of that name, which has the numbers of all groups
+    in a row.
+    """
 
     shape: tuple[int, ...]
     dtype: str | None = None  # as torch names it
     is_trained: bool = True
+    joined: str | None = None
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,13 +160,6 @@ class Table(ABC):
         """Copy given parts into a block's own."""
         for name, part in self.parts(block).items():
             part.copy_(parts[name])
-
-    def fill_rows(self, block: StoredBlock, first: int, rows: Tensor) -> None:
-        """Copy stored rows into a block's own, from its row `first` on: (rows, width), of any type.
-
-        Some at a time, for tables that are too large to be copied whole. `first` is a multiple of 64.
-        """
-        self.parts(block)["table"][first : first + len(rows)].copy_(rows)
 
     @property
     def why_not_to_fit(self) -> str | None:

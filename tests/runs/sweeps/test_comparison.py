@@ -195,7 +195,7 @@ def test_the_command_of_a_method_makes_the_same_run():
         ({"temperature": 0.3}, "give method or temperature, not both"),
         ({"budget": None}, "a method needs a budget in bytes"),
         ({"plan": "p.json"}, "give plan or b"),
-        ({"bits": 2}, "bits must be 32, 8 or 4, got 2"),
+        ({"bits": 7}, "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"),
         ({"method": "magic"}, "method must be one of"),
         ({"method": "int8:cut"}, r"\(bits are an option of their own\), got 'int8:cut'"),
     ],
