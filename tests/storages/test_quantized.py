@@ -103,10 +103,10 @@ def test_what_is_lost_of_normal_rows_is_the_noise_of_so_many_bits(bits, dim):
         for parameter in layer.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(0))
     found = mixdim.replan(layer, plan.quantized(bits))
-    assert found.error["x"] == pytest.approx(NOISE[bits], rel=0.1)
+    assert found.error["x"] == pytest.approx(NOISE[bits], rel=0.2)
     away = found.layer.dense_weight() - layer.dense_weight()
     error = away.pow(2).sum() / layer.dense_weight().pow(2).sum()
-    assert error.item() == pytest.approx(found.error["x"], rel=1e-4)
+    assert error.item() == pytest.approx(found.error["x"], rel=5e-3)
 
 
 def test_bits_by_direction_are_of_the_main_directions_in_the_metric_and_a_mean_is_taken_away():
@@ -126,6 +126,16 @@ def test_bits_by_direction_are_of_the_main_directions_in_the_metric_and_a_mean_i
     by_hand = sum(spread[n] ** 2 * (NOISE[own] if n < 4 else 1) for n, own in enumerate((*bits, 0, 0)))
     assert error(Rows(4, bits, mean=True)) == pytest.approx(by_hand, rel=0.05)
     assert error(Rows(4, bits)) > 1.5 * by_hand
+
+
+def test_a_direction_without_numbers_gives_zeros_and_small_ones_are_kept_beside_large_ones():
+    matrix = torch.randn(900, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-6, 1, 0])
+    plan = mixdim.plan({"x": 900}, temperature=0, base_dim=3).with_storage("x", Rows(3, 6))
+    dense = mixdim.replan(matrix, plan).layer.dense_weight()
+    assert not dense[:, 2].any()
+    for column in range(2):
+        away = (dense - matrix)[:, column].square().sum() / matrix[:, column].square().sum()
+        assert float(away) < 2 * NOISE[6]
 
 
 def test_rows_that_a_lift_makes_of_nearly_equal_numbers_are_turned_before_they_are_coded():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -47,7 +48,7 @@ class Vectors:
     """The vectors of some ranks of a feature, chunk by chunk: a `RowSource`."""
 
     ids: Tensor | range  # of the ranks
-    read: Callable[[Tensor], Tensor]  # ids -> vectors
+    read: Callable[[slice, Tensor], Tensor]  # the places of ids among those, and ids -> vectors
     weights: Tensor | None  # (rows,) of every id; None where all count as much
     base_dim: int
     scale: float = 1.0
@@ -58,7 +59,7 @@ class Vectors:
         if counts is not None and not any(bool(counts[part].any()) for _, part in self._parts()):
             counts = None
         for here, part in self._parts():
-            vectors = self.read(part).to(torch.float64)
+            vectors = self.read(here, part).to(torch.float64)
             yield here, vectors, vectors.new_ones(len(vectors)) if counts is None else counts[part]
 
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
@@ -104,10 +105,19 @@ class LayerSource(_OfRanks):
         return None
 
     def rows(self, block: LaidBlock, start: int) -> Vectors:
-        """Looked up in the layer."""
-        return Vectors(self.ids_of(block, start), self._read, self.weights, self.layer.base_dim)
+        """Looked up in the layer; in one block, rows that follow each other."""
+        read, first = self._read, self.blocks[0].start + start
+        for mine in self.blocks if self.has_same_ids else ():
+            if mine.start <= first and first + block.size <= mine.end:
+                read = partial(self._read_block, mine, first - mine.start)
+        return Vectors(self.ids_of(block, start), read, self.weights, self.layer.base_dim)
 
-    def _read(self, ids: Tensor) -> Tensor:
+    def _read_block(self, block: LaidBlock, first: int, here: slice, ids: Tensor) -> Tensor:
+        device = self.layer.indices.features.device
+        rows = torch.arange(first + here.start, first + here.stop, device=device)
+        return self.tables.of_block(block).forward(rows, block.slot).cpu()
+
+    def _read(self, here: slice, ids: Tensor) -> Tensor:
         device = self.layer.indices.features.device
         ranks = self.layer.ids.ranks(ids.to(device), self.layer.indices.features[self.number])
         rows = ranks + self.blocks[0].start
@@ -134,7 +144,7 @@ class MatrixSource(_OfRanks):
         width = self.matrix.shape[1]
         return Vectors(self.ids_of(block, start), self._read, self.weights, width, self.scale)
 
-    def _read(self, ids: Tensor) -> Tensor:
+    def _read(self, here: slice, ids: Tensor) -> Tensor:
         return self.matrix.index_select(0, ids.to(self.matrix.device)).cpu()
 
 

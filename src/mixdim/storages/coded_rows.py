@@ -39,6 +39,7 @@ import_later(globals(), torch="torch")
 import_later(globals(), backend="mixdim.kernels.backend", decoding="mixdim.kernels.decode")
 
 AT_ONCE = 2**18  # numbers that are drawn and coded together
+MOST_COUNTED = 2**18  # rows of a block whose numbers say which step is the best
 LIFT = "coded_lift"  # of all coded blocks of a layer
 
 
@@ -123,28 +124,34 @@ class CodedRows(Table):
 
     def fit(self, block: StoredBlock, source: RowSource, metric: Metric | None) -> Lost:
         """Code the vectors of a source along their main directions, or at full width as they are."""
-        coded = _Coordinates.of(Sums.of(source), block, metric, is_turned="projection" in self.tensors)
-        parts, spread = self.parts(block), Spread(coded.scales)
+        is_turned = "projection" in self.tensors
+        coded = _Coordinates.of(Sums.of(source), block, metric, is_turned=is_turned)
+        parts, spread = self.parts(block), Spread(block.storage.dim)
+        every = -(-block.size // MOST_COUNTED)
         for _, vectors, weights in source.chunks():
-            spread.add(coded.of_vectors(vectors / source.scale), weights)
-        steps = spread.steps(self.code.bits)
-        tops, squares = torch.zeros_like(steps), torch.zeros_like(steps)
-        held = parts["codes"].view(block.size, -1)
+            spread.add(coded.of_vectors(vectors[::every] / source.scale), weights[::every])
+        steps, sums = spread.steps(self.code.bits), torch.zeros(3, block.storage.dim).double()
+        held, first_steps = parts["codes"].view(block.size, -1), steps.to(torch.float32)
         for here, vectors, weights in source.chunks():
-            values = coded.of_vectors(vectors / source.scale)
-            codes = self.code.nearest(values, steps)
+            numbers = coded.of_vectors(vectors / source.scale)
+            codes = self.code.nearest(numbers, first_steps)
             held[here] = self.code.pack(codes).to(held.device)
-            found = self.code.levels(codes).to(values)
-            tops += weights @ (values * found)
-            squares += weights @ found**2
+            levels = self.code.levels(codes)
+            away = numbers - levels * first_steps
+            products = torch.stack([away**2, away * levels, levels**2])
+            sums += torch.einsum("r,srd->sd", (weights / coded.mass).to(torch.float32), products)
         # Of the levels that were chosen, the step of least squares.
-        steps = torch.where((squares > 0) & (tops > 0), tops / squares, steps)
-        parts["steps"].copy_(_storable(steps * source.scale))
-        if "projection" in parts:
+        more = torch.where(sums[2] > 0, sums[1] / sums[2], 0.0)
+        parts["steps"].copy_(_storable((steps + more) * coded.scales * source.scale))
+        if is_turned:
             parts["projection"][: len(coded.back)].copy_(coded.back)
         if block.storage.mean:
             parts["projection"][-1].copy_(_storable(coded.mean * source.scale))
-        return self.lost(block, source, metric)
+        if metric is not None and not is_turned:  # what is lost of one column adds to that of another
+            return self.lost(block, source, metric)
+        squares = (sums[0] - more * sums[1]).clamp(min=0)
+        error = coded.mass * float(squares @ (coded.scales**2 * coded.felt))
+        return Lost(coded.lost.error + error, coded.lost.energy)
 
     def places_in_graph(self, blocks: Sequence[HeldBlock]) -> list[Place]:
         """Blocks are one below the other; a rank outside of its block gives zeros in any row."""
@@ -173,27 +180,36 @@ class _Coordinates(NamedTuple):
     turn: Tensor | None  # (D, dim); None: vectors as they are
     back: Tensor  # (dim, D)
     scales: Tensor  # (dim,): the root of the mean square of each number
+    felt: Tensor  # (dim,): what the metric makes of a square
+    mass: float  # how much all rows count
+    lost: Lost  # without codes
 
     @classmethod
     def of(
         cls, sums: Sums, block: StoredBlock, metric: Metric | None, *, is_turned: bool
     ) -> _Coordinates:
         mean, mass = torch.zeros_like(sums.first), sums.mass or 1.0
+        energy = sums.energy(metric)
         if block.storage.mean:
             mean, sums = sums.first / mass, sums.centered()
         if not is_turned:
-            return cls(mean, None, torch.eye(len(mean)), (sums.second.diagonal() / mass).sqrt())
-        turn, back, _ = sums.main_directions(metric, block.storage.dim)
+            squares, ones = sums.second.diagonal(), torch.ones_like(mean)
+            scales = (squares / mass).sqrt()
+            return cls(mean, None, ones, scales, ones, mass, Lost(0.0, energy))
+        turn, back, dropped = sums.main_directions(metric, block.storage.dim)
         check_finite(back)
         # Rows of the lift have length 1, so that float16 holds them whatever the metric is.
-        length = back.norm(dim=1, keepdim=True)
-        turn, back = turn * length.t(), back / length
+        length = back.norm(dim=1)
+        turn, back = turn * length, back / length[:, None]
         squares = ((sums.second @ turn) * turn).sum(0).clamp(min=0)
-        return cls(mean, turn, back, (squares / mass).sqrt())
+        scales = (squares / mass).sqrt()
+        return cls(mean, turn, back, scales, length**-2, mass, Lost(dropped.error, energy))
 
     def of_vectors(self, vectors: Tensor) -> Tensor:
+        """Numbers whose mean square is 1, in float32."""
         vectors = vectors - self.mean
-        return vectors if self.turn is None else vectors @ self.turn
+        numbers = vectors if self.turn is None else vectors @ self.turn
+        return torch.where(self.scales > 0, numbers / self.scales, 0.0).to(torch.float32)
 
 
 class _Drawn(NamedTuple):

@@ -57,22 +57,26 @@ class RowCode:
         return bool((self._first_bits % 8 + self.bits > 8).any())
 
     def nearest(self, values: Tensor, steps: Tensor) -> Tensor:
-        """The code of the level nearest to each number: (rows, dim), (dim,) -> (rows, dim)."""
-        unit = torch.where(steps > 0, values / steps, 0.0)
-        codes = torch.empty(values.shape, dtype=torch.int64)
+        """The code of the level nearest to each number: (rows, dim), (dim,) -> (rows, dim) int32."""
+        unit = values / steps
+        codes = torch.empty(values.shape, dtype=torch.int32)
         for bits in set(self.bits):
-            columns = [column for column, own in enumerate(self.bits) if own == bits]
-            codes[:, columns] = torch.bucketize(unit[:, columns].contiguous(), _edges(bits))
+            first, count = self.bits.index(bits), self.bits.count(bits)
+            edges = _edges(bits).to(values.dtype)
+            own = unit[:, first : first + count].contiguous()
+            codes[:, first : first + count] = torch.bucketize(own, edges, out_int32=True)
         return codes
 
     def pack(self, codes: Tensor) -> Tensor:
         """Pack codes into bytes: (rows, dim) whole numbers -> (rows, row_bytes) uint8."""
-        words = codes.new_zeros(len(codes), self.row_bytes + 1)
-        for column, first in enumerate(self._first_bits.tolist()):
-            word = codes[:, column] << first % 8
-            words[:, first // 8] |= word & 255
-            words[:, first // 8 + 1] |= word >> 8
-        return words[:, :-1].to(torch.uint8)
+        if set(self.bits) == {8}:
+            return codes.to(torch.uint8)
+        columns, words = codes.t().contiguous(), codes.new_zeros(self.row_bytes + 1, len(codes))
+        for column, first in zip(columns, self._first_bits.tolist(), strict=True):
+            word = column << first % 8
+            words[first // 8] |= word & 255
+            words[first // 8 + 1] |= word >> 8
+        return words[:-1].to(torch.uint8).t().contiguous()
 
     def unpack(self, codes: Tensor, first: Tensor) -> Tensor:
         """Read the codes of rows that begin at given bytes: (...) -> (..., dim) whole numbers."""
@@ -89,8 +93,9 @@ class RowCode:
 
     def levels(self, codes: Tensor) -> Tensor:
         """The level of each code, in float32: (..., dim) -> (..., dim)."""
-        place = codes + torch.tensor(self._first_levels, device=codes.device)
-        return torch.tensor(LEVELS, device=codes.device)[place]
+        places = codes + torch.tensor(self._first_levels, dtype=torch.int32, device=codes.device)
+        levels = torch.tensor(LEVELS, device=codes.device)
+        return levels.index_select(0, places.view(-1)).view(places.shape)
 
     @cached_property
     def _first_levels(self) -> list[int]:

@@ -119,6 +119,10 @@ class Sums(NamedTuple):
             return self.first, self.second
         return metric.root @ self.first, metric.root @ self.second @ metric.root
 
+    def energy(self, metric: Metric | None) -> float:
+        """All that there is."""
+        return float(self._seen_by(metric)[1].trace())
+
     def lost_by_mean(self, metric: Metric | None) -> Lost:
         """What is lost where all rows become their mean."""
         first, second = self._seen_by(metric)

@@ -23,33 +23,29 @@ import_later(globals(), torch="torch")
 PER_DOUBLING, LEAST, MOST = 16, -14, 18
 BINS = PER_DOUBLING * (MOST - LEAST)
 PER_BIN = 8  # numbers of a bin that stand for all
-# The steps to try, as shares of the root of the mean square: 16 for each doubling.
+# The steps to try: 16 for each doubling.
 TRIED = 2.0 ** (np.arange(-3 * PER_DOUBLING, 5 * PER_DOUBLING) / PER_DOUBLING)
 
 
 class Spread:
-    """How the numbers of each direction are spread around zero, weighted."""
+    """How the numbers of each direction are spread around zero, weighted; their mean square is 1."""
 
-    def __init__(self, scales: Tensor) -> None:
-        """Take the root of the mean square of each direction: (dim,) in float64."""
-        self.scales = scales
-        self.bins = scales.new_zeros(len(scales) * BINS)
-        self._units = torch.where(scales > 0, scales, 1.0)
+    def __init__(self, dim: int) -> None:
+        self.bins = torch.zeros(dim * BINS, dtype=torch.float64)
 
-    def add(self, values: Tensor, weights: Tensor) -> None:
-        """Count some rows: (rows, dim), (rows,)."""
-        parts = (values / self._units).abs().to(torch.float32)
+    def add(self, parts: Tensor, weights: Tensor) -> None:
+        """Count some rows: (rows, dim) in float32, (rows,) in float64."""
         # The bits of a float: its exponent, and the 16ths between two powers of two.
-        bins = (parts.view(torch.int32) >> 19) - PER_DOUBLING * (127 + LEAST)
-        places = bins.clamp(0, BINS - 1) + BINS * torch.arange(values.shape[1])
-        every = weights[:, None].expand_as(values).reshape(-1)
+        bins = (parts.abs().view(torch.int32) >> 19) - PER_DOUBLING * (127 + LEAST)
+        places = bins.clamp_(0, BINS - 1) + BINS * torch.arange(parts.shape[1], dtype=torch.int32)
+        every = weights[:, None].expand_as(parts).reshape(-1)
         self.bins += torch.bincount(places.view(-1), every, minlength=len(self.bins))
 
     def steps(self, bits: tuple[int, ...]) -> Tensor:
         """The best step of each direction for so many bits, in float64: (dim,)."""
         counted = self.bins.view(len(bits), BINS).numpy()
         best = [int((_errors(own) @ counts).argmin()) for own, counts in zip(bits, counted, strict=True)]
-        return self.scales * torch.from_numpy(TRIED[best])
+        return torch.from_numpy(TRIED[best])
 
 
 @cache
