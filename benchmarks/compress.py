@@ -32,7 +32,7 @@ import torch.nn.functional as F
 
 import mixdim.data
 from mixdim._util.text import align
-from mixdim.compression.compressing import small_table
+from mixdim.compression.compress import small_table
 from mixdim.lab.synthetic.planted import CRITEO_KAGGLE_ROWS
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.rank_code import rank_code_nbytes

@@ -18,7 +18,7 @@ from torch import Tensor
 import mixdim
 from interleaved import Contest, Step, arguments, run
 from mixdim.kernels.library import SWITCH
-from mixdim.layer.mixed_tables import empty_layer
+from mixdim.layer.embedding_base import empty_layer
 from mixdim.storages.levels import BITS
 from training import zipf_ids
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mixdim import serving as serving
     from mixdim import storages as storages
     from mixdim import training as training
-    from mixdim.compression.compressing import compress
-    from mixdim.compression.observing import observe
-    from mixdim.compression.saving import load_compressed, save_compressed
+    from mixdim.compression.compress import compress
+    from mixdim.compression.files import load_compressed, save_compressed
+    from mixdim.compression.observe import observe
     from mixdim.lab import theory as theory
     from mixdim.layer.data_parallel import DistributedDataParallel
     from mixdim.layer.embedding import FeatureEmbeddings, MixedDimEmbedding
@@ -62,19 +62,19 @@ else:  # a type checker would take any name for one that is there
             "SparseAMSGrad": "optim",
             "UnknownFeatureError": "planning.feature",
             "clip_grad_norm_": "optim",
-            "compress": "compression.compressing",
+            "compress": "compression.compress",
             "dot_interaction": "layer.interaction",
             "dot_scores": "layer.scores",
             "equal_mass_bands": "planning.bands",
             "export": "serving.exporting",
             "fit": "training.fitting",
-            "load_compressed": "compression.saving",
-            "observe": "compression.observing",
+            "load_compressed": "compression.files",
+            "observe": "compression.observe",
             "plan": "planning.from_counts",
             "power_law_dims": "planning.sizing",
             "quantize": "layer.quantizing",
             "replan": "layer.replan",
-            "save_compressed": "compression.saving",
+            "save_compressed": "compression.files",
             "spectral_plan": "planning.from_tables",
         },
         modules={

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save
 
-from mixdim.compression.compressing import small_table
+from mixdim.compression.compress import small_table
 from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.embedding_base import empty_layer
 from mixdim.layer.idmap import IdMap
-from mixdim.layer.mixed_tables import empty_layer
 from mixdim.layer.paths import look_up_bags
 from mixdim.layer.rank_code import RankCode
 from mixdim.planning.trained_table import TrainedTable

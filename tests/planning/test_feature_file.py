@@ -68,7 +68,7 @@ def test_the_features_of_a_saved_plan_can_be_planned_anew(tmp_path):
         ),
         ("f.json", '{"": 5}', "a feature has no name"),
         ("f.csv", "feature,rows\n,5\n", "a feature has no name"),
-        ("f.json", json.dumps({"format": "mixdim.plan"}), "reads version 3"),
+        ("f.json", json.dumps({"format": "mixdim.plan"}), "reads version 4"),
         ("f.csv", "", r"unknown columns \(none\)"),
         ("f.csv", "name,n\na,3\n", "unknown columns name, n"),
         ("f.csv", "feature,rows\na,x\n", "line 2: rows must be a number, got 'x'"),

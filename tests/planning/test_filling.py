@@ -76,4 +76,4 @@ def test_a_base_dim_that_bounds_the_widths_is_kept_and_the_budget_is_filled():
     scaled, filled = planned(**wanted, rounding="integer"), planned(**wanted, rounding="fill")
     assert max(block.dim for block in filled.blocks) <= 8
     assert scaled.num_parameters <= filled.num_parameters <= 10_000
-    assert filled.made_by == {"rule": "scaled_power_law", "temperature": 0.3, "rounding": "fill"}
+    assert filled.provenance == {"rule": "scaled_power_law", "temperature": 0.3, "rounding": "fill"}

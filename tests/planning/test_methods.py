@@ -81,7 +81,7 @@ def test_a_cut_keeps_what_is_asked_for_most_and_spends_what_is_left(counts, widt
         return
     least, kept, cost = best
     plan = planned("cut", features(*counts), 4 * budget, width)
-    assert plan.made_by == {"rule": "cut", "least_count": least}
+    assert plan.provenance == {"rule": "cut", "least_count": least}
     found = [sum(block.size for block in feature.blocks if block.dim) for feature in plan.features]
     assert all(mine >= least_kept for mine, least_kept in zip(found, kept, strict=True))
     for own, mine, least_kept in zip(counts, found, kept, strict=True):
@@ -118,7 +118,7 @@ def test_a_plan_in_few_bits_trains_as_much_as_fits_when_it_is_quantized():
     some = features(range(1000, 0, -1))
     plan = planned("cut", some, 1600, 4, bits=8)
     assert 1500 < plan.nbytes() <= 1600 < plan.trainable().nbytes()
-    assert plan.trainable().made_by["rule"] == "cut"
+    assert plan.trainable().provenance["rule"] == "cut"
     assert planned("cut", some, 1600, 4).nbytes() <= 1600
     with pytest.raises(BudgetTooSmallError, match="800 bytes in 8 bits are too few"):
         planned("uniform", some, 800, None, bits=8)

@@ -21,7 +21,7 @@ def two_features():
     wide = Feature("wide", 3, (Block(0, 3, Rows(4), 0.3),))
     blocks = (Block(0, 1, Rows(4), 0.2), Block(1, 9, Rows(2), 0.05))
     narrow = Feature("narrow", 10, blocks, requested_bands=5)
-    return Plan(base_dim=4, made_by={"rule": "by_hand", "was": HALF}, features=(wide, narrow))
+    return Plan(base_dim=4, provenance={"rule": "by_hand", "was": HALF}, features=(wide, narrow))
 
 
 def test_the_cost_counts_tables_and_projections():
@@ -128,21 +128,27 @@ def without(key):
         ("[1]", "expected a JSON object, got list"),
         ("{}", "'mixdim.plan'"),
         ("[" * 100_000, "not a plan"),
-        (edited(version=2), "a plan of version 2, and this mixdim reads version 3: make the plan again"),
+        (edited(version=2), "a plan of version 2, and this mixdim reads version 4: make the plan again"),
         (edited(version=True), "a plan of version True"),
         (edited(features="abc"), "'features' must be a list of objects"),
         (edited(features=[]), "at least one feature"),
         (edited(base_dim=0), "base_dim must be at least 1"),
         (edited(base_dim="4"), "base_dim must be a whole number"),
         (edited(base_dim=3), "must be at most base_dim 3, got 4"),
-        (edited(made_by=HALF | {"temperature": float("nan")}), "made_by must be values of JSON"),
-        (edited(made_by=HALF | {"temperature": 1.5}), r"temperature must be in \[0, 1\], got 1.5"),
-        (edited(made_by={"rule": "power_law"}), "temperature must be a number, got None"),
-        (edited(made_by={"rule": "by_hand", "was": {}}), 'made_by must be a mapping with a "rule"'),
-        (edited(made_by={"rule": "by_hand", "was": "x"}), 'made_by must be a mapping with a "rule"'),
-        (edited(version=3.0), "a plan of version 3.0"),
-        (edited(made_by="spectral"), "made_by must be a mapping with a \"rule\", got 'spectral'"),
-        (edited(made_by={"temperature": 0.5}), 'made_by must be a mapping with a "rule"'),
+        (edited(provenance=HALF | {"temperature": float("nan")}), "provenance must be values of JSON"),
+        (edited(provenance=HALF | {"temperature": 1.5}), r"temperature must be in \[0, 1\], got 1.5"),
+        (edited(provenance={"rule": "power_law"}), "temperature must be a number, got None"),
+        (
+            edited(provenance={"rule": "by_hand", "was": {}}),
+            'provenance must be a mapping with a "rule"',
+        ),
+        (
+            edited(provenance={"rule": "by_hand", "was": "x"}),
+            'provenance must be a mapping with a "rule"',
+        ),
+        (edited(version=4.0), "a plan of version 4.0"),
+        (edited(provenance="spectral"), "provenance must be a mapping with a \"rule\", got 'spectral'"),
+        (edited(provenance={"temperature": 0.5}), 'provenance must be a mapping with a "rule"'),
         (edited(orders=[]), "'orders' must be an object"),
         (edited(orders={"other": [0]}), "the order of 'other', which is none of its features"),
         (edited(orders={"wide": [0, 1]}), "order of feature 'wide' must list its 3 ids"),
@@ -181,8 +187,8 @@ def test_a_name_may_be_there_once_and_must_be_text():
 
 
 def test_repr_fits_on_a_line():
-    plan = replace(two_features(), made_by=HALF)
-    assert repr(plan) == f"Plan(base_dim=4, made_by={HALF}, 2 features, 42 parameters)"
+    plan = replace(two_features(), provenance=HALF)
+    assert repr(plan) == f"Plan(base_dim=4, provenance={HALF}, 2 features, 42 parameters)"
 
 
 def test_a_width_alone_is_no_storage():
@@ -193,11 +199,11 @@ def test_a_width_alone_is_no_storage():
 
 
 def test_a_rule_nobody_knows_is_shown_as_it_is():
-    shown = str(replace(two_features(), made_by={"rule": "mine\n\x1b[31m", "power": 3}))
+    shown = str(replace(two_features(), provenance={"rule": "mine\n\x1b[31m", "power": 3}))
     assert shown.startswith(
         r"Mixed dimension plan: base_dim 4, made by the rule mine\n\x1b[31m (power 3)"
     )
-    assert "made by the rule by_hand" in str(replace(two_features(), made_by={"rule": "by_hand"}))
+    assert "made by the rule by_hand" in str(replace(two_features(), provenance={"rule": "by_hand"}))
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -209,25 +215,25 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_the_plan_does_not_change_with_what_it_was_made_of():
     rule = dict(HALF)
-    plan = replace(two_features(), made_by=rule)
+    plan = replace(two_features(), provenance=rule)
     rule["temperature"] = 0.9
     assert plan.temperature == 0.5
 
 
 def test_the_temperature_is_that_of_the_rule_or_none():
-    assert mixdim.plan([9], temperature=0.5, base_dim=2).made_by == HALF
+    assert mixdim.plan([9], temperature=0.5, base_dim=2).provenance == HALF
     assert mixdim.plan([9], temperature=0.5, base_dim=2).temperature == 0.5
     assert two_features().temperature is None
 
 
 def test_another_storage_takes_the_place_of_one_block():
-    plan = replace(two_features(), made_by=HALF)
+    plan = replace(two_features(), provenance=HALF)
     hashed = plan.with_storage("narrow", Hashed(2, buckets=3))
     assert [block.storage for block in hashed.blocks] == [Rows(4), Rows(4), Hashed(2, 3)]
     assert hashed.num_parameters == plan.num_parameters - 2 * (9 - 3)
-    assert hashed.made_by == {"rule": "by_hand", "was": HALF}
+    assert hashed.provenance == {"rule": "by_hand", "was": HALF}
     twice = hashed.with_storage("narrow", Hashed(1, buckets=1, hashes=1), band=0)
-    assert twice.made_by == hashed.made_by
+    assert twice.provenance == hashed.provenance
     assert twice.blocks[1].storage == Hashed(1, 1, 1)
     assert Plan.from_json(twice.to_json()) == twice
     with pytest.raises(ValueError, match="feature 'wide' has 1 bands, got band 1"):
@@ -266,7 +272,7 @@ def test_small_features_and_blocks_are_folded_to_full_width():
     assert [block.storage for block in everything.blocks] == [full] * 3
     assert [block.size for block in everything.blocks] == [3, 40, 90]
     assert everything.orders == {}  # the rows of what is folded whole are by id
-    assert everything.made_by == {"rule": "folded", "was": plan.made_by}
+    assert everything.provenance == {"rule": "folded", "was": plan.provenance}
     assert "small blocks folded" in str(everything)
     assert mixdim.Plan.from_json(everything.to_json()) == everything
 

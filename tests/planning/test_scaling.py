@@ -54,7 +54,7 @@ def test_a_plan_of_all_three_spends_its_budget_and_says_how_it_was_made():
     plan = mixdim.plan(
         rows, counts=counts, bands="octaves", temperature=0.5, base_dim=4, budget=60, min_dim=0
     )
-    assert plan.made_by == {"rule": "scaled_power_law", "temperature": 0.5}
+    assert plan.provenance == {"rule": "scaled_power_law", "temperature": 0.5}
     widths = [(block.size, block.dim) for block in plan.blocks]
     assert widths == [(1, 4), (1, 4), (2, 4), (2, 4), (40, 0)]
     assert plan.num_parameters <= 60

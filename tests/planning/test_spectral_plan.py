@@ -74,7 +74,7 @@ def test_popular_rows_of_a_feature_get_the_width():
     popular, rare = plan.blocks
     assert popular.dim > rare.dim
     assert 0 < nearest_temperature(plan) <= 1
-    assert (plan.made_by, plan.temperature) == ({"rule": "spectral"}, None)
+    assert (plan.provenance, plan.temperature) == ({"rule": "spectral"}, None)
 
 
 def test_features_share_one_budget_by_what_their_tables_use_and_how_often():

@@ -52,7 +52,7 @@ def test_it_is_trained_as_without_and_measured_as_it_is_served(model, bits, tmp_
             found = Run.open(tmp_path / "run").evaluate(DATA[model]().path, split=split, weights=which)
             assert found[loss] == pytest.approx(measured[loss], rel=1e-12)
             assert found["slices"].keys() == measured["slices"].keys()
-    same = ("num_parameters", "embedding_parameters", "widths", "made_by", "steps")
+    same = ("num_parameters", "embedding_parameters", "widths", "provenance", "steps")
     assert {n: run.summary[n] for n in same} == {n: plain.summary[n] for n in same}
     assert (run.summary["bits"], plain.summary["bits"]) == (bits, 32)
     assert "before_quantizing" not in plain.summary
@@ -128,7 +128,7 @@ def test_a_quantized_plan_is_trained_in_32_bits_and_served_as_it_says(model, tmp
     assert raw_bytes(run.model()) == raw_bytes(same.model())
     for name in ("one", "two"):
         assert Run.open(tmp_path / name).plan == plan.quantized(4)
-    what = ("validation", "test", "before_quantizing", "bits", "made_by", "embedding_bytes", "widths")
+    what = ("validation", "test", "before_quantizing", "bits", "provenance", "embedding_bytes", "widths")
     assert {key: run.summary[key] for key in what} == {key: same.summary[key] for key in what}
     assert run.summary["bits"] == 4
     again = trained(

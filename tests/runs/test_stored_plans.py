@@ -37,7 +37,7 @@ def test_it_is_trained_resumed_and_measured(model, optimizer, tmp_path):
     parts = trained(told(model, **options), tmp_path / "parts", resume=True)
     assert raw_bytes(parts.model()) == raw_bytes(whole.model())
     assert whole.summary["embedding_parameters"] == plan.num_parameters
-    assert whole.summary["made_by"]["rule"] == "by_hand"
+    assert whole.summary["provenance"]["rule"] == "by_hand"
     assert whole.summary["temperature"] is None
     found = Run.open(tmp_path / "parts").evaluate(DATA[model]().path)
     loss = "log_loss" if model == "dlrm" else "mse"

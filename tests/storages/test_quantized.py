@@ -240,11 +240,11 @@ def test_a_plan_becomes_one_of_codes():
         Robe(2, 9),
         Rows(0),
     ]
-    assert small.made_by == {"rule": "quantized", "bits": 4, "was": plan.made_by}
+    assert small.provenance == {"rule": "quantized", "bits": 4, "was": plan.provenance}
     assert mixdim.Plan.from_json(small.to_json()) == small
     assert small.quantized() is small
     changed = small.with_storage("a", Rows(1))
-    assert changed.made_by == {"rule": "by_hand", "was": small.made_by}
+    assert changed.provenance == {"rule": "by_hand", "was": small.provenance}
     with pytest.raises(ValueError, match="bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"):
         plan.quantized(bits=7)
 

@@ -299,7 +299,7 @@ def _deliver(
             widths_figure,
         )
 
-        plans = drawn or {rule_in_words(answer.made_by): answer}
+        plans = drawn or {rule_in_words(answer.provenance): answer}
         save_figure(widths_figure(plans), plot)
     typer.echo(answer.to_json() if as_json else str(answer), nl=not as_json)
     if by_rank is not None:

@@ -22,7 +22,7 @@ MOST_VISITED, MOST_WITHIN = 200_000, 10_000  # objects: somebody's model may ref
 PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
 
 
-class Found(NamedTuple):
+class StaleReferences(NamedTuple):
     """Who refers to what is gone: references in the model, optimizers, and whose tables these hold."""
 
     stale: tuple[str, ...]
@@ -30,7 +30,7 @@ class Found(NamedTuple):
     tables: frozenset[str]
 
 
-class Gone:
+class RemovedTables:
     """Tables that are taken out of a model, by name; it keeps none of them alive."""
 
     def __init__(self, modules: Mapping[str, nn.Embedding | nn.EmbeddingBag]) -> None:
@@ -42,7 +42,7 @@ class Gone:
         }
         self.nbytes = {name: module.weight.nbytes for name, module in modules.items()}
 
-    def found_in(self, model: nn.Module, moved: Sequence[Optimizer] = ()) -> Found:
+    def found_in(self, model: nn.Module, moved: Sequence[Optimizer] = ()) -> StaleReferences:
         """Look for references in a model and, everywhere, for optimizers that are not moved."""
         names = {id(ref()): name for refs in (self.modules, self.weights) for name, ref in refs.items()}
         optimizers = [
@@ -76,7 +76,7 @@ class Gone:
                 f"{type(optimizer).__name__} ({place}) has the old weight of {', '.join(owned)} and "
                 f"would train nothing of the new: {advice}"
             )
-        return Found(tuple(stale), tuple(lines), frozenset(tables))
+        return StaleReferences(tuple(stale), tuple(lines), frozenset(tables))
 
     def held_elsewhere(self, explained: Collection[str]) -> Iterator[str]:
         """Say which tables are still in memory though nothing that was found refers to them."""

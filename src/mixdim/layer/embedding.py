@@ -18,18 +18,18 @@ from mixdim.kernels.forms import Form, form_of
 from mixdim.kernels.ids import require_integers
 from mixdim.kernels.split import KeptWeights
 from mixdim.kernels.structs import Lookup
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.idmap import IdMap
 from mixdim.layer.interaction import check_interaction_shapes, dot_interaction
 from mixdim.layer.kernel_view import KernelView
-from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.paths import look_up, look_up_bags
 from mixdim.planning.plan import Plan
 
 
-class FeatureEmbeddings(MixedTables):
+class FeatureEmbeddings(MixedEmbeddingBase):
     """The vectors of all categorical features of a sample: a table for each feature (paper, Alg. 2).
 
-    Takes the options of `MixedTables`.
+    Takes the options of `MixedEmbeddingBase`.
 
     >>> import mixdim
     >>> layer = FeatureEmbeddings(mixdim.plan([1000, 20, 3], temperature=0.3, base_dim=16))
@@ -126,10 +126,10 @@ class FeatureEmbeddings(MixedTables):
             )
 
 
-class MixedDimEmbedding(MixedTables):
+class MixedDimEmbedding(MixedEmbeddingBase):
     """One table of mixed dimensions, in the place of an `nn.Embedding`.
 
-    Takes the options of `MixedTables`; `ids` may be the permutation itself.
+    Takes the options of `MixedEmbeddingBase`; `ids` may be the permutation itself.
 
     >>> import mixdim
     >>> counts = {"item": [9, 5, 4, 1, 1, 1]}

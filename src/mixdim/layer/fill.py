@@ -12,7 +12,7 @@ from mixdim.layer.sources import Source
 from mixdim.storages.fitting import Lost, Metric
 
 if TYPE_CHECKING:
-    from mixdim.layer.mixed_tables import MixedTables
+    from mixdim.layer.embedding_base import MixedEmbeddingBase
 
 
 class Move(NamedTuple):
@@ -25,7 +25,7 @@ class Move(NamedTuple):
 
 @torch.no_grad()
 def fill(
-    layer: MixedTables, feature: str, source: Source, metric: Tensor | None = None
+    layer: MixedEmbeddingBase, feature: str, source: Source, metric: Tensor | None = None
 ) -> tuple[list[Move], Lost]:
     """Set the blocks of a feature from a source; returns what became of each, and what is lost."""
     blocks, tables = layer.layout.of_feature[layer.ids.number_of(feature)], layer.tables()

@@ -19,11 +19,11 @@ from mixdim.layer.lookup import lookup, lookup_each, lookup_sum
 
 if TYPE_CHECKING:
     from mixdim.kernels.structs import Lookup
+    from mixdim.layer.embedding_base import MixedEmbeddingBase
     from mixdim.layer.kernel_view import KernelView
-    from mixdim.layer.mixed_tables import MixedTables
 
 
-def look_up(layer: MixedTables, ids: Tensor) -> Tensor:
+def look_up(layer: MixedEmbeddingBase, ids: Tensor) -> Tensor:
     """Look up single ids: (B, F) -> (B, F, base_dim)."""
     found = _whole_by_kernels(layer, ids, None, None)
     if found is not None:
@@ -39,7 +39,7 @@ def look_up(layer: MixedTables, ids: Tensor) -> Tensor:
 
 
 def _whole_by_kernels(
-    layer: MixedTables, ids: Tensor, offsets: Tensor | None, weights: Tensor | None
+    layer: MixedEmbeddingBase, ids: Tensor, offsets: Tensor | None, weights: Tensor | None
 ) -> Tensor | None:
     """Look up or sum all blocks by the kernels: what they see without gradients, or with them."""
     for view in dict.fromkeys((layer.serving_view, layer.training_view)):
@@ -51,13 +51,13 @@ def _whole_by_kernels(
     return None
 
 
-def _by_kernels(layer: MixedTables, view: KernelView, ask: Callable[[], Lookup]) -> Tensor | None:
+def _by_kernels(layer: MixedEmbeddingBase, view: KernelView, ask: Callable[[], Lookup]) -> Tensor | None:
     call = LookupCall(ask, view.is_whole, view.has_codes, layer.sparse, layer.check_ids)
     return dispatch("lookup", call)
 
 
 def look_up_bags(
-    layer: MixedTables,
+    layer: MixedEmbeddingBase,
     values: Tensor,
     offsets: Tensor,
     weights: Tensor | None,
@@ -87,7 +87,9 @@ def look_up_bags(
     return summed / counted.lengths().clamp(min=1)[:, :, None]
 
 
-def _sum_bags(layer: MixedTables, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
+def _sum_bags(
+    layer: MixedEmbeddingBase, values: Tensor, offsets: Tensor, weights: Tensor | None
+) -> Tensor:
     """Look up and add up bags of ids: -> (B, F, base_dim)."""
     found = _whole_by_kernels(
         layer, values, offsets, None if weights is None else weights.to(torch.float32)
@@ -105,7 +107,7 @@ def _sum_bags(layer: MixedTables, values: Tensor, offsets: Tensor, weights: Tens
     return view.add_to(lookup_sum(layer.tables(beside=view), rows), found)
 
 
-def _concat(layer: MixedTables, values: Tensor, num_bags: int) -> Tensor:
+def _concat(layer: MixedEmbeddingBase, values: Tensor, num_bags: int) -> Tensor:
     """Look up bags of one length and put their vectors side by side."""
     features = layer.num_features
     batch, length = num_bags // features, values.shape[0] // max(num_bags, 1)
@@ -115,7 +117,7 @@ def _concat(layer: MixedTables, values: Tensor, num_bags: int) -> Tensor:
 
 
 def look_up_by_feature(
-    layer: MixedTables, ids: Tensor, bags: Mapping[str, tuple[Tensor, Tensor]]
+    layer: MixedEmbeddingBase, ids: Tensor, bags: Mapping[str, tuple[Tensor, Tensor]]
 ) -> Tensor:
     """Look up one feature after the other, in plain PyTorch: -> (B, F, base_dim).
 
@@ -131,13 +133,15 @@ def look_up_by_feature(
     return torch.stack(planes, dim=1)
 
 
-def _vectors(layer: MixedTables, feature: int, ids: Tensor) -> Tensor:
+def _vectors(layer: MixedEmbeddingBase, feature: int, ids: Tensor) -> Tensor:
     """The vectors of ids of one feature: (V,) -> (V, base_dim)."""
     rows = layer.ids(ids, layer.indices.features[feature])
     return lookup_each(layer.tables(), rows, layer.layout.of_feature[feature])
 
 
-def _pooled(layer: MixedTables, feature: int, values: Tensor, offsets: Tensor, batch: int) -> Tensor:
+def _pooled(
+    layer: MixedEmbeddingBase, feature: int, values: Tensor, offsets: Tensor, batch: int
+) -> Tensor:
     """The pooled bags of one feature: (V,), (B + 1,) -> (B, base_dim)."""
     if layer.pooling == "concat":
         raise ValueError("bags to export need pooling sum, mean, max, product, got 'concat'")

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -24,7 +24,7 @@ def quantize(model: Model, bits: int = 8) -> Model:
     >>> small.user_embedding.plan.blocks[0].storage
     Rows(dim=8, bits=8)
     """
-    layers = [module for module in model.modules() if isinstance(module, MixedTables)]
+    layers = [module for module in model.modules() if isinstance(module, MixedEmbeddingBase)]
     if not layers:
         raise ValueError(f"model must have a mixdim layer to quantize, {type(model).__name__} has none")
     # What the memo has, is not copied but taken, wherever the model refers to it.

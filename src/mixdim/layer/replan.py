@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.embedding_base import MixedEmbeddingBase, empty_layer
 from mixdim.layer.fill import Move, fill
 from mixdim.layer.given import finite_numbers, weights_of_rows
-from mixdim.layer.mixed_tables import MixedTables, empty_layer
 from mixdim.layer.sources import LayerSource, MatrixSource, Source
 from mixdim.layer.transfer import Transfer
 from mixdim.planning.feature import UnknownFeatureError
@@ -29,14 +29,14 @@ class Replanned(NamedTuple):
     - `transfer`: what became of each block. `transfer.apply(optimizer)` moves an optimizer's state too.
     """
 
-    layer: MixedTables
+    layer: MixedEmbeddingBase
     transfer: Transfer
     error: dict[str, float]
 
 
 @torch.no_grad()
 def replan(
-    source: MixedTables | Tensor,
+    source: MixedEmbeddingBase | Tensor,
     plan: Plan,
     *,
     counts: Mapping[str, Any] | Any = None,
@@ -91,8 +91,8 @@ def replan(
 
 
 def _layer_of(
-    source: MixedTables | Tensor, plan: Plan, ids: Any, options: dict[str, Any]
-) -> MixedTables:
+    source: MixedEmbeddingBase | Tensor, plan: Plan, ids: Any, options: dict[str, Any]
+) -> MixedEmbeddingBase:
     """An empty layer of a plan, where the source is."""
     if isinstance(source, Tensor):
         if plan.num_features != 1 or source.shape != (plan.num_rows, plan.base_dim):
@@ -105,7 +105,7 @@ def _layer_of(
             raise TypeError(f"source must be floating point, got {source.dtype}")
         told = {"dtype": source.dtype, "device": source.device, **options}
         return empty_layer(MixedDimEmbedding, plan, ids=ids, **told)
-    if not isinstance(source, MixedTables):
+    if not isinstance(source, MixedEmbeddingBase):
         raise TypeError(f"source must be a mixdim layer or a tensor, got {type(source).__name__}")
     rows = {feature.name: feature.rows for feature in plan.features}
     if source.base_dim != plan.base_dim or source.ids.feature_rows != rows:

@@ -21,7 +21,7 @@ from mixdim.layer.layout import LaidBlock
 from mixdim.layer.lookup import lookup_each
 
 if TYPE_CHECKING:
-    from mixdim.layer.mixed_tables import MixedTables
+    from mixdim.layer.embedding_base import MixedEmbeddingBase
 
 AT_ONCE = 2**18  # numbers of a chunk, 2 MB in float64
 
@@ -88,7 +88,12 @@ class LayerSource(_OfRanks):
     """A feature of another layer."""
 
     def __init__(
-        self, layer: MixedTables, feature: str, ids: IdMap, number: int, weights: Tensor | None = None
+        self,
+        layer: MixedEmbeddingBase,
+        feature: str,
+        ids: IdMap,
+        number: int,
+        weights: Tensor | None = None,
     ) -> None:
         super().__init__(ids, number, weights)
         self.layer, self.number, self.tables = layer, layer.ids.number_of(feature), layer.tables()

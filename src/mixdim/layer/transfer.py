@@ -17,15 +17,15 @@ from mixdim.layer.fill import Move
 from mixdim.layer.layout import LIFT
 
 if TYPE_CHECKING:
-    from mixdim.layer.mixed_tables import MixedTables
+    from mixdim.layer.embedding_base import MixedEmbeddingBase
 
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
     """What became of each block between two layers; `source` is None if it was a matrix."""
 
-    source: MixedTables | None
-    target: MixedTables
+    source: MixedEmbeddingBase | None
+    target: MixedEmbeddingBase
     moves: tuple[Move, ...]
 
     def apply(self, optimizer: Optimizer) -> None:

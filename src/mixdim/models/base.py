@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.layer.bags import Pooling
-from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.models.samples import Samples
 from mixdim.models.tables import count_trained
 from mixdim.planning.plan import Plan
@@ -153,10 +153,10 @@ class Model(nn.Module):
         """Those of them in the embeddings: tables and projections."""
         return count_trained(*self.embedding_layers())
 
-    def embedding_layers(self) -> list[MixedTables]:
+    def embedding_layers(self) -> list[MixedEmbeddingBase]:
         """The layers that the plan is of: first-order weights are not, nor are biases."""
         others = set() if self.first_order is None else set(self.first_order.modules())
-        return [m for m in self.modules() if isinstance(m, MixedTables) and m not in others]
+        return [m for m in self.modules() if isinstance(m, MixedEmbeddingBase) and m not in others]
 
     def feature_rows(self) -> dict[str, int]:
         """The rows of each feature that the model reads, by name and in order."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mixdim._util.arguments import whole_number
 from mixdim.layer.bags import Pooling
 from mixdim.layer.embedding import FeatureEmbeddings
-from mixdim.layer.mixed_tables import MixedTables, empty_layer
+from mixdim.layer.embedding_base import MixedEmbeddingBase, empty_layer
 from mixdim.models.base import Baseline, Drawn, Model
 from mixdim.models.first_order import FirstOrder
 from mixdim.models.samples import Samples, check_shape
@@ -93,7 +93,7 @@ class FeatureModel(Model):
     @property
     def takes_bags(self) -> bool:
         """Whether a feature may have several ids a sample."""
-        return isinstance(self.embeddings, MixedTables)
+        return isinstance(self.embeddings, MixedEmbeddingBase)
 
     def feature_rows(self) -> dict[str, int]:
         """The rows of each feature that the model reads, by name and in order."""

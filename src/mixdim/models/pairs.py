@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mixdim._util.arguments import real_number
 from mixdim.layer.bags import Pooling
 from mixdim.layer.embedding import MixedDimEmbedding
-from mixdim.layer.mixed_tables import empty_layer
+from mixdim.layer.embedding_base import empty_layer
 from mixdim.models.base import Drawn, MakeLayer, Model
 from mixdim.models.samples import Samples, check_shape
 from mixdim.models.tables import count_trained, rows_of

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from mixdim._util.arguments import whole_number
 from mixdim.kernels import exporting
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.interaction import dot_interaction
-from mixdim.layer.mixed_tables import MixedTables
 from mixdim.layer.paths import look_up_by_feature
 from mixdim.models.samples import Samples, check_bags, check_shape, join_bags
 
@@ -94,7 +94,7 @@ def look_up(embeddings: FeatureLayer, samples: Samples) -> Tensor:
             "bags need the embeddings of a mixdim.FeatureEmbeddings, this model has one module a "
             f"feature; got bags of {', '.join(samples.bags)}"
         )
-    if exporting() and isinstance(embeddings, MixedTables):
+    if exporting() and isinstance(embeddings, MixedEmbeddingBase):
         check_bags(samples.ids, samples.bags, embeddings.feature_names)
         return look_up_by_feature(embeddings, samples.ids, samples.bags)
     return embeddings.bags(*join_bags(samples.ids, samples.bags, embeddings.feature_names))
@@ -164,7 +164,7 @@ def rows_of(module: nn.Module) -> dict[str, int]:
     >>> rows_of(FeatureTables([nn.Embedding(1000, 4), nn.Embedding(20, 4)]))
     {'0': 1000, '1': 20}
     """
-    if isinstance(module, MixedTables):
+    if isinstance(module, MixedEmbeddingBase):
         return {feature.name: feature.rows for feature in module.plan.features}
     tables = module if isinstance(module, FeatureTables) else [module]
     return {str(number): len(plain_weight(table)) for number, table in enumerate(tables)}

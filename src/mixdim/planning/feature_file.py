@@ -56,7 +56,7 @@ def _read_json(text: str) -> FeatureList:
         raise ValueError("nested too deeply") from None
     if isinstance(document, dict) and document.get("format") == FORMAT:
         parts = parts_of(parse(text), beside={})  # only features are asked for, no orders
-        saved = Plan(parts.base_dim, parts.made_by, parts.features)
+        saved = Plan(parts.base_dim, parts.provenance, parts.features)
         return FeatureList({feature.name: feature.rows for feature in saved.features}, {}, {})
     if isinstance(document, list):
         document = {str(number): entry for number, entry in enumerate(document)}

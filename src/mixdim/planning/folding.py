@@ -36,8 +36,8 @@ def folded(plan: Plan, max_bytes: int, quantized_bytes: int) -> Plan:
     orders = tuple((name, order) for name, order in plan.named_orders if name not in whole)
     if tuple(features) == plan.features and len(orders) == len(plan.named_orders):
         return plan
-    made_by = {"rule": "folded", "was": plan.made_by}
-    return replace(plan, made_by=made_by, features=tuple(features), named_orders=orders)
+    provenance = {"rule": "folded", "was": plan.provenance}
+    return replace(plan, provenance=provenance, features=tuple(features), named_orders=orders)
 
 
 def _merged(blocks: Iterable[Block], full: Rows) -> Iterator[Block]:

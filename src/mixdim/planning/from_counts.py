@@ -151,11 +151,11 @@ def plan(
     fits = rows_cost(block_sizes, block_dims, base_dim).parameters.sum() <= limit
     if all_three and not (rounding == "fill" and fits):
         rule, block_dims = "scaled_power_law", scaled_dims(block_sizes, row_probs, **given, **solve)
-    made_by = {"rule": rule, "temperature": temperature}
+    provenance = {"rule": rule, "temperature": temperature}
     if rounding == "fill":
         block_dims = filled_dims(block_dims, block_sizes, row_probs, **given, budget=limit)
-        made_by["rounding"] = rounding
-    answer = assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, made_by=made_by)
+        provenance["rounding"] = rounding
+    answer = assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, provenance=provenance)
     if temperature > 0 and min_dim and answer.floor_share > 0.5:
         remedy = (
             f"base_dim {base_dim} is too small for it; give a budget instead to solve for base_dim"
@@ -231,7 +231,7 @@ def assemble_plan(
     block_dims: np.ndarray,
     *,
     base_dim: int,
-    made_by: Mapping[str, Any],
+    provenance: Mapping[str, Any],
 ) -> Plan:
     """Put names, blocks and widths together."""
     features, orders, done = [], [], 0
@@ -244,4 +244,4 @@ def assemble_plan(
         if cut.order is not None:
             orders.append((name, cut.order))
         done += cut.num_blocks
-    return Plan(base_dim, made_by, tuple(features), tuple(orders))
+    return Plan(base_dim, provenance, tuple(features), tuple(orders))

@@ -149,8 +149,10 @@ def spectral_plan(
     )
     row_probs = [trained[name].use * cut.row_probs for name, cut in blocks.items()]
     dims = np.array([block.dim for choice in choices for block in choice.plan.blocks])
-    base_dim, made_by = choices[0].plan.base_dim, {"rule": "spectral"}
-    return assemble_plan(blocks, np.concatenate(row_probs), dims, base_dim=base_dim, made_by=made_by)
+    base_dim, provenance = choices[0].plan.base_dim, {"rule": "spectral"}
+    return assemble_plan(
+        blocks, np.concatenate(row_probs), dims, base_dim=base_dim, provenance=provenance
+    )
 
 
 def table_error(

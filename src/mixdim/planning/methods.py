@@ -165,8 +165,8 @@ def _capped(
     if cost(1) > budget:
         raise too_small(budget, cost(1), f"what rows of {base_dim} can share", 0)
     cap = last_fit(lambda cap: cost(cap) <= budget, 1, max(sizes.values()) + 1)
-    made_by = {"rule": rule, "cap": cap}
-    return _assembled(features, lambda f: [(sizes[f], storage(sizes[f], cap))], base_dim, made_by)
+    provenance = {"rule": rule, "cap": cap}
+    return _assembled(features, lambda f: [(sizes[f], storage(sizes[f], cap))], base_dim, provenance)
 
 
 def _hashed(rows: int, base_dim: int, cap: int, *, hashes: int) -> Storage:
@@ -190,8 +190,8 @@ def _robe(features: CountedFeatures, num_bytes: int, *, base_dim: int) -> Plan:
     if length < base_dim:
         raise too_small(length, base_dim, "a single row", 0)
     rows, storage = features.cardinalities, Robe(base_dim, length)
-    made_by = {"rule": "robe", "length": length}
-    return _assembled(features, lambda name: [(rows[name], storage)], base_dim, made_by)
+    provenance = {"rule": "robe", "length": length}
+    return _assembled(features, lambda name: [(rows[name], storage)], base_dim, provenance)
 
 
 def _bytes_of_orders(features: CountedFeatures) -> int:
@@ -203,7 +203,7 @@ def _assembled(
     features: CountedFeatures,
     pieces: Callable[[str], Pieces],
     base_dim: int,
-    made_by: Mapping[str, Any],
+    provenance: Mapping[str, Any],
 ) -> Plan:
     """Put blocks of the given sizes and storages together, with their popularities."""
     found, orders = [], []
@@ -219,7 +219,7 @@ def _assembled(
         found.append(Feature(name, rows, tuple(blocks), len(blocks)))
         if len(cut) > 1:
             orders.append((name, order))
-    return Plan(base_dim, made_by, tuple(found), tuple(orders))
+    return Plan(base_dim, provenance, tuple(found), tuple(orders))
 
 
 METHODS = {

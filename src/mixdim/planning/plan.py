@@ -34,27 +34,27 @@ class Plan:
 
     Make one with `mixdim.plan`. It is immutable, compares by value, and prints as a table. It acts
     as a mapping from feature name to the plan of that feature alone, with the same base_dim and
-    widths. `made_by` says which rule chose the widths, with its arguments, such as
+    widths. `provenance` says which rule chose the widths, with its arguments, such as
     {"rule": "power_law", "temperature": 0.3}. `orders` gives, for each feature cut into bands, its ids
     from popular to rare: layers follow it, files keep it.
     """
 
     base_dim: int
-    made_by: Mapping[str, Any]
+    provenance: Mapping[str, Any]
     features: tuple[Feature, ...]
     named_orders: tuple[tuple[str, np.ndarray], ...] = field(default=())
 
     def __post_init__(self) -> None:
         check_plan(self)
-        object.__setattr__(self, "made_by", dict(self.made_by))
+        object.__setattr__(self, "provenance", dict(self.provenance))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plan):
             return NotImplemented
         mine, others = self.shuffled_orders, other.shuffled_orders
         return (
-            (self.base_dim, self.made_by, self.features)
-            == (other.base_dim, other.made_by, other.features)
+            (self.base_dim, self.provenance, self.features)
+            == (other.base_dim, other.provenance, other.features)
             and mine.keys() == others.keys()
             and all(np.array_equal(order, others[name]) for name, order in mine.items())
         )
@@ -180,9 +180,9 @@ class Plan:
         blocks[band] = replace(blocks[band], storage=storage)
         changed = replace(chosen, blocks=tuple(blocks))
         features = tuple(changed if one is chosen else one for one in self.features)
-        by_hand = self.made_by["rule"] == "by_hand"
-        was = self.made_by.get("was", self.made_by) if by_hand else self.made_by
-        return replace(self, features=features, made_by={"rule": "by_hand", "was": was})
+        by_hand = self.provenance["rule"] == "by_hand"
+        was = self.provenance.get("was", self.provenance) if by_hand else self.provenance
+        return replace(self, features=features, provenance={"rule": "by_hand", "was": was})
 
     def quantized(self, bits: int = 8) -> Plan:
         """The plan that is served: rows of their own in 1 to 8 bits a number (`mixdim.Rows`).
@@ -198,7 +198,7 @@ class Plan:
         served = self._stored(lambda storage: storage.quantized(bits))
         if served is self:
             return self
-        return replace(served, made_by={"rule": "quantized", "bits": bits, "was": self.made_by})
+        return replace(served, provenance={"rule": "quantized", "bits": bits, "was": self.provenance})
 
     def trainable(self) -> Plan:
         """The plan that is trained, where this one is served: every number in 32 bits.
@@ -209,7 +209,7 @@ class Plan:
         True
         """
         trained = self._stored(lambda storage: storage.trainable())
-        return replace(trained, made_by=self._rule_of_widths)
+        return replace(trained, provenance=self._rule_of_widths)
 
     @property
     def is_trained(self) -> bool:
@@ -224,8 +224,8 @@ class Plan:
     @property
     def _rule_of_widths(self) -> Mapping[str, Any]:
         """What chose the widths; to quantize a plan changes none."""
-        is_quantized = self.made_by["rule"] == "quantized"
-        return self.made_by.get("was", self.made_by) if is_quantized else self.made_by
+        is_quantized = self.provenance["rule"] == "quantized"
+        return self.provenance.get("was", self.provenance) if is_quantized else self.provenance
 
     def folded(self, max_bytes: int, *, quantized_bytes: int = 0) -> Plan:
         """The plan that is exported: small features and blocks are stored at full width.
@@ -267,7 +267,7 @@ class Plan:
         if name not in self._by_name:
             raise UnknownFeatureError.among(name, self)
         orders = tuple((own, order) for own, order in self.named_orders if own == name)
-        return Plan(self.base_dim, self.made_by, (self._by_name[name],), orders)
+        return Plan(self.base_dim, self.provenance, (self._by_name[name],), orders)
 
     def __iter__(self) -> Iterator[str]:
         return (feature.name for feature in self.features)
@@ -280,7 +280,7 @@ class Plan:
 
     def __repr__(self) -> str:
         return (
-            f"Plan(base_dim={self.base_dim}, made_by={self.made_by}, "
+            f"Plan(base_dim={self.base_dim}, provenance={self.provenance}, "
             f"{self.num_features} features, {self.num_parameters:,} parameters)"
         )
 
@@ -311,7 +311,7 @@ class Plan:
     @classmethod
     def _of(cls, parts: Parts) -> Plan:
         try:
-            plan = cls(parts.base_dim, parts.made_by, parts.features, parts.orders)
+            plan = cls(parts.base_dim, parts.provenance, parts.features, parts.orders)
         except (TypeError, ValueError) as error:
             raise ValueError(f"malformed plan: {error}") from None
         if parts.num_parameters != plan.num_parameters:

@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from mixdim.planning.plan import Plan
 
 
-def _check_rule(made_by: Any) -> None:
+def _check_rule(provenance: Any) -> None:
     """Refuse what does not name a rule, and arguments that JSON cannot hold or that are missing."""
-    if not isinstance(made_by, Mapping) or not isinstance(made_by.get("rule"), str):
-        raise WrongTypeError(f'made_by must be a mapping with a "rule", got {made_by!r}')
+    if not isinstance(provenance, Mapping) or not isinstance(provenance.get("rule"), str):
+        raise WrongTypeError(f'provenance must be a mapping with a "rule", got {provenance!r}')
     try:
-        json.dumps(dict(made_by), allow_nan=False)
+        json.dumps(dict(provenance), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"made_by must be values of JSON: {error}") from None
-    if made_by["rule"] == "power_law" or made_by.get("temperature") is not None:
-        unit_interval(made_by.get("temperature"), "temperature")
-    if made_by["rule"] in ("by_hand", "quantized", "folded") and "was" in made_by:
-        _check_rule(made_by["was"])
+        raise ValueError(f"provenance must be values of JSON: {error}") from None
+    if provenance["rule"] == "power_law" or provenance.get("temperature") is not None:
+        unit_interval(provenance.get("temperature"), "temperature")
+    if provenance["rule"] in ("by_hand", "quantized", "folded") and "was" in provenance:
+        _check_rule(provenance["was"])
 
 
 def check_plan(plan: Plan) -> None:
     """Refuse a plan that no layer can be built from."""
     base_dim = whole_number(plan.base_dim, "base_dim")
-    _check_rule(plan.made_by)
+    _check_rule(plan.provenance)
     if not plan.features:
         raise ValueError("a plan needs at least one feature")
     seen: set[str] = set()

@@ -15,14 +15,14 @@ from mixdim.storages import storage_from_json
 if TYPE_CHECKING:
     from mixdim.planning.plan import Plan
 
-FORMAT, VERSION = "mixdim.plan", 3
+FORMAT, VERSION = "mixdim.plan", 4
 
 
 class Parts(NamedTuple):
     """What a document says of a plan."""
 
     base_dim: Any
-    made_by: Any
+    provenance: Any
     features: tuple[Feature, ...]
     orders: tuple[tuple[str, np.ndarray], ...]
     num_parameters: Any
@@ -34,7 +34,7 @@ def to_document(plan: Plan, orders: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "base_dim": plan.base_dim,
-        "made_by": dict(plan.made_by),
+        "provenance": dict(plan.provenance),
         "temperature": plan.temperature,
         "num_parameters": plan.num_parameters,
         "features": [
@@ -97,7 +97,7 @@ def parts_of(document: Mapping[str, Any], beside: Mapping[str, np.ndarray] | Non
     try:
         features = tuple(_feature(entry) for entry in _objects(document, "features"))
         orders = _orders(document, features, beside or {})
-        parts = (document["base_dim"], document["made_by"], features, tuple(orders.items()))
+        parts = (document["base_dim"], document["provenance"], features, tuple(orders.items()))
         return Parts(*parts, document["num_parameters"])
     except KeyError as error:
         raise ValueError(f"malformed plan: {error.args[0]!r} is missing") from None

@@ -17,32 +17,32 @@ LAST_LINES = 15
 
 def plan_table(plan: Plan) -> str:
     """Write a plan as a table with one line a block, its cost, and what to know about it."""
-    head = f"Mixed dimension plan: base_dim {plan.base_dim}, {rule_in_words(plan.made_by)}"
+    head = f"Mixed dimension plan: base_dim {plan.base_dim}, {rule_in_words(plan.provenance)}"
     return "\n".join([head, "", *_table(plan), "", *cost_lines(plan), *map(printable, notes(plan))])
 
 
-def rule_in_words(made_by: Mapping[str, Any]) -> str:
+def rule_in_words(provenance: Mapping[str, Any]) -> str:
     """How widths were chosen: "temperature 0.3" is the power law, others are named.
 
     >>> rule_in_words({"rule": "lifted", "dim": 2})
     'made by the rule lifted (dim 2)'
     """
-    arguments = {name: value for name, value in made_by.items() if name != "rule"}
-    filled = ", filling the budget" if made_by.get("rounding") == "fill" else ""
-    if made_by["rule"] == "power_law":
-        return f"temperature {made_by['temperature']:g}{filled}"
-    if made_by["rule"] == "scaled_power_law":
-        return f"temperature {made_by['temperature']:g}, scaled to the budget{filled}"
-    if made_by["rule"] == "compressed":
+    arguments = {name: value for name, value in provenance.items() if name != "rule"}
+    filled = ", filling the budget" if provenance.get("rounding") == "fill" else ""
+    if provenance["rule"] == "power_law":
+        return f"temperature {provenance['temperature']:g}{filled}"
+    if provenance["rule"] == "scaled_power_law":
+        return f"temperature {provenance['temperature']:g}, scaled to the budget{filled}"
+    if provenance["rule"] == "compressed":
         return "chosen from trained tables"
-    if made_by["rule"] == "by_hand" and "was" in made_by:
-        return f"{rule_in_words(made_by['was'])}, then changed by hand"
-    if made_by["rule"] == "quantized" and {"was", "bits"} <= made_by.keys():
-        return f"{rule_in_words(made_by['was'])}, quantized to {made_by['bits']} bits"
-    if made_by["rule"] == "folded" and "was" in made_by:
-        return f"{rule_in_words(made_by['was'])}, small blocks folded"
+    if provenance["rule"] == "by_hand" and "was" in provenance:
+        return f"{rule_in_words(provenance['was'])}, then changed by hand"
+    if provenance["rule"] == "quantized" and {"was", "bits"} <= provenance.keys():
+        return f"{rule_in_words(provenance['was'])}, quantized to {provenance['bits']} bits"
+    if provenance["rule"] == "folded" and "was" in provenance:
+        return f"{rule_in_words(provenance['was'])}, small blocks folded"
     listed = ", ".join(f"{name} {value}" for name, value in arguments.items())
-    return printable(f"made by the rule {made_by['rule']}" + (f" ({listed})" if listed else ""))
+    return printable(f"made by the rule {provenance['rule']}" + (f" ({listed})" if listed else ""))
 
 
 def cost_lines(plan: Plan) -> list[str]:

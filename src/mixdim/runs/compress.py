@@ -21,7 +21,7 @@ from torch import nn
 from mixdim._util.files import follow_links, write_atomically
 from mixdim._util.locks import alone_at_work
 from mixdim._util.signals import signals_as_exceptions
-from mixdim.compression.compressing import share_of
+from mixdim.compression.compress import share_of
 from mixdim.data import Dataset
 from mixdim.layer.fill import fill
 from mixdim.layer.sources import MatrixSource
@@ -92,9 +92,9 @@ def compress_run(
     share = share_of(budget, bytes_before)
     num_bytes = parse_bytes(budget) if share is None else share
     chosen = _choose(run.config, run.plan, learned.model, dataset, num_bytes, bands, bits, by_loss)
-    made_by = {"rule": "compressed", "was": dict(run.plan.made_by)}
+    provenance = {"rule": "compressed", "was": dict(run.plan.provenance)}
     features = tuple(choice.plan.features[0] for _, choice in chosen)
-    plan = Plan(run.plan.base_dim, made_by, features)
+    plan = Plan(run.plan.base_dim, provenance, features)
     not_asked: dict[str, Any] = dict.fromkeys(NOT_ASKED)
     config = replace(
         run.config,
@@ -245,7 +245,7 @@ def _summary(
         **old,
         **said,
         "plan": config.plan,
-        "made_by": dict(plan.made_by),
+        "provenance": dict(plan.provenance),
         "base_dim": plan.base_dim,
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "embedding_parameters": sum(layer.num_parameters for layer in layers),

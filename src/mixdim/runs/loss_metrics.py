@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mixdim.data import Dataset
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.interaction import dot_interaction
-from mixdim.layer.mixed_tables import MixedTables
 from mixdim.models import Model
 from mixdim.tasks import task_of
 
@@ -39,7 +39,7 @@ def loss_metrics(model: Model, dataset: Dataset) -> dict[str, Tensor]:
 class _Felt(nn.Module):
     """In the place of a layer: its vectors, and what gradients come back to them."""
 
-    def __init__(self, layer: MixedTables) -> None:
+    def __init__(self, layer: MixedEmbeddingBase) -> None:
         super().__init__()
         self.layer: Any = layer
         self.looked_up: list[Tensor] = []

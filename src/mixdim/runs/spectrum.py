@@ -54,7 +54,7 @@ class PlansFromRun:
         notes = []
         if self.run_plan.temperature != 0:
             notes.append(
-                f"note: the run has {rule_in_words(self.run_plan.made_by)}; its narrow blocks cannot "
+                f"note: the run has {rule_in_words(self.run_plan.provenance)}; its narrow blocks cannot "
                 "show what they had no room for. A uniform run (--temperature 0) can"
             )
         return "\n".join([*align(lines), *notes])

@@ -45,7 +45,7 @@ def summarize(
     return {
         **options,
         "temperature": trained.temperature,
-        "made_by": dict(trained.made_by),
+        "provenance": dict(trained.provenance),
         "base_dim": plan.base_dim,
         "budget": None if config.budget is None else parse_budget(config.budget, num_rows=plan.num_rows),
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),

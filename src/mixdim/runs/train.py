@@ -259,7 +259,7 @@ def _model_line(config: RunConfig, plan: Plan, model: Model) -> str:
     widths = [block.dim for block in plan.blocks]
     line = (
         f"{config.model}: {parameters:,} parameters, {plan.num_parameters:,} of them embeddings "
-        f"({rule_in_words(plan.made_by)}, base_dim {plan.base_dim}, "
+        f"({rule_in_words(plan.provenance)}, base_dim {plan.base_dim}, "
         f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
     )
     if model.first_order is not None:

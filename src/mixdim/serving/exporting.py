@@ -10,7 +10,7 @@ from torch import nn
 
 from mixdim._util.arguments import whole_number
 from mixdim._util.files import follow_links
-from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.quantizing import quantize
 from mixdim.models import Model
 from mixdim.serving.layer_graph import Asked, feature_rows, graph_of
@@ -63,7 +63,7 @@ def export(
     if follow_links(path).exists() and not overwrite:
         raise FileExistsError(f"{path} exists already; overwrite=True replaces it")
     model = model if bits == 32 else quantize(model, bits)
-    layers = [module for module in model.modules() if isinstance(module, MixedTables)]
+    layers = [module for module in model.modules() if isinstance(module, MixedEmbeddingBase)]
     rows = feature_rows(model)
     _check_bags(model, rows, bags)
     _check_unknown(rows, unknown)
@@ -87,7 +87,7 @@ def export(
 
 
 def _check_bags(model: nn.Module, rows: Mapping[str, int], bags: Sequence[str]) -> None:
-    takes_bags = model.takes_bags if isinstance(model, Model) else isinstance(model, MixedTables)
+    takes_bags = model.takes_bags if isinstance(model, Model) else isinstance(model, MixedEmbeddingBase)
     if bags and not takes_bags:
         raise ValueError(
             "bags need a layer, or a model of a mixdim.FeatureEmbeddings such as DLRM, got "

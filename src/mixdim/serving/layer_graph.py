@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from mixdim.layer.embedding import MixedDimEmbedding
-from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.models import MODELS, Model
 from mixdim.models.tables import rows_of
 from mixdim.serving.bags import look_up_bags
@@ -38,7 +38,7 @@ def graph_of(model: nn.Module, asked: Asked) -> Graph:
     """Write a model as a graph: ids in, probabilities, ratings or vectors out."""
     graph = Graph()
     inputs = GraphInputs(graph, asked)
-    if isinstance(model, MixedTables):
+    if isinstance(model, MixedEmbeddingBase):
         _write_layer(graph, model, inputs)
         return graph
     assert isinstance(model, Model)
@@ -56,7 +56,7 @@ def served_task(model: Model, asked: Asked) -> Task:
 
 def feature_rows(model: nn.Module) -> dict[str, int]:
     """The rows of each feature that a model reads, by name; an error if it is no model to export."""
-    if isinstance(model, MixedTables):
+    if isinstance(model, MixedEmbeddingBase):
         return rows_of(model)
     if isinstance(model, Model):
         return model.feature_rows()
@@ -130,7 +130,7 @@ class GraphInputs:
         return Ids(single, ids, bags)
 
 
-def _write_layer(graph: Graph, layer: MixedTables, inputs: GraphInputs) -> None:
+def _write_layer(graph: Graph, layer: MixedEmbeddingBase, inputs: GraphInputs) -> None:
     """Write a layer on its own: vectors out."""
     if not isinstance(layer, MixedDimEmbedding):
         shape = (BATCH, layer.num_features, layer.base_dim)

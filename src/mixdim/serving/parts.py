@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.lookup import Tables
-from mixdim.layer.mixed_tables import MixedTables
 from mixdim.models.tables import FeatureTables, plain_weight
 from mixdim.planning.feature import Block
 from mixdim.storages.rows import table_of
@@ -52,7 +52,7 @@ class Embedded:
 @torch.no_grad()
 def embedded(module: nn.Module) -> Embedded:
     """Read an embedding: a layer of mixdim, an nn.Embedding, or one nn.Embedding a feature."""
-    if isinstance(module, MixedTables):
+    if isinstance(module, MixedEmbeddingBase):
         return _of_layer(module)
     if isinstance(module, FeatureTables):
         return _of_tables([plain_weight(table) for table in module])
@@ -65,7 +65,7 @@ def _of_tables(tables: Sequence[Tensor]) -> Embedded:
     return Embedded(names, rows, tables[0].shape[1], parts, {})
 
 
-def _of_layer(layer: MixedTables) -> Embedded:
+def _of_layer(layer: MixedEmbeddingBase) -> Embedded:
     folded = layer.plan.folded(FOLDED_BYTES, quantized_bytes=FOLDED_QUANTIZED_BYTES)
     tables, parts, ranks = layer.tables(), [], {}
     for number, feature in enumerate(folded.features):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mixdim._util.files import written_atomically
 from mixdim.layer.embedding import MixedDimEmbedding
-from mixdim.layer.mixed_tables import MixedTables
+from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.paths import look_up_by_feature
 from mixdim.models import Model
 from mixdim.serving.layer_graph import Asked, feature_rows, served_task
@@ -82,7 +82,7 @@ class TensorModel(nn.Module):
             name: (self._checked(values, self.names.index(name)), offsets)
             for name, values, offsets in zip(self.bags, others[::2], others[1::2], strict=True)
         }
-        if not isinstance(self.model, MixedTables):
+        if not isinstance(self.model, MixedEmbeddingBase):
             outputs = self.model(SimpleNamespace(ids=ids, dense=dense, bags=bags))
             return outputs if self.task is None else self.task.prediction(outputs)
         if not bags:
@@ -122,7 +122,7 @@ class TensorModel(nn.Module):
 @contextmanager
 def to_trace(model: nn.Module) -> Iterator[None]:
     """While it is entered, layers do not check ids and take no row-sparse gradients."""
-    layers = [module for module in model.modules() if isinstance(module, MixedTables)]
+    layers = [module for module in model.modules() if isinstance(module, MixedEmbeddingBase)]
     before = [(layer.check_ids, layer.sparse) for layer in layers]
     was_training = model.training
     try:

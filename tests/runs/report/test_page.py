@@ -71,7 +71,7 @@ def test_data_that_was_moved_between_runs_is_one_data_set_by_its_last_name():
 def test_runs_of_a_given_plan_have_no_temperature_but_the_name_of_their_rule():
     options = {"temperature": None, "bands": None, "rounding": None, "plan": "/tmp/mine.json"}
     records = [finished(**options), finished()]
-    records[0].summary["made_by"] = {"rule": "lifted", "dim": 2}
+    records[0].summary["provenance"] = {"rule": "lifted", "dim": 2}
     assert [point["temperature"] for point in chart_points(records)] == [0.3, None]  # they come last
     assert ["plan", "lifted uniform"] in chart_points(records)[1]["about"]
     assert [row["plan"] for row in table_rows(records)] == [None, "lifted uniform"]

@@ -28,7 +28,7 @@ def whole_records():
     for record in (of_method, by_temperature):
         loss = {record.loss_name: 0.9}
         record.summary.update(
-            made_by={"rule": "power_law", "temperature": 0.3},
+            provenance={"rule": "power_law", "temperature": 0.3},
             baselines={"constant": {"validation": loss, "test": loss}},
             budget=5000,
         )

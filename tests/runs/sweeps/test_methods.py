@@ -4,9 +4,9 @@ import pytest
 
 from mixdim.runs.sweeps.methods import (
     bits_of,
-    made_by,
     method_of,
     plain_method_of,
+    provenance,
     temperature_of,
 )
 from paper_records import click_record
@@ -14,7 +14,7 @@ from paper_records import click_record
 
 def with_rule(rule, **options):
     record = click_record(**options)
-    record.summary["made_by"] = rule
+    record.summary["provenance"] = rule
     return record
 
 
@@ -53,6 +53,6 @@ def test_records_from_before_plans_said_so_are_called_as_before():
     assert method_of(click_record()) == "uniform"
     assert method_of(click_record(temperature=0.4)) == "temperature 0.4"
     lifted = click_record(plan="results/plans/lifted-uniform.bbd0ec85.1025834.json")
-    assert (method_of(lifted), made_by(lifted)) == ("lifted uniform", {"rule": "lifted uniform"})
+    assert (method_of(lifted), provenance(lifted)) == ("lifted uniform", {"rule": "lifted uniform"})
     pooled = click_record(temperature=0.3, plan="pooled-bands.json")
-    assert made_by(pooled) == {"rule": "pooled bands", "temperature": 0.3}
+    assert provenance(pooled) == {"rule": "pooled bands", "temperature": 0.3}

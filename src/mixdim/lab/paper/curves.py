@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mixdim.runs.sweeps.frame import replicates
-from mixdim.runs.sweeps.methods import UNIFORM, made_by, method_of
+from mixdim.runs.sweeps.methods import UNIFORM, method_of, provenance
 from mixdim.runs.sweeps.objective import common_task, objective_of
 from mixdim.runs.sweeps.records import Record
 
@@ -59,7 +59,7 @@ def num_bands(record: Record) -> float:
 def temperature(record: Record) -> float:
     """The plan's temperature (alpha); not a number where none made its widths."""
     summary_of(record)
-    return float(made_by(record).get("temperature", math.nan))
+    return float(provenance(record).get("temperature", math.nan))
 
 
 def on_test(name: str, third: str | None = None) -> Measure:

@@ -29,8 +29,8 @@ def lifted_uniform_plan(cardinalities: Mapping[str, int], *, dim: int, base_dim:
     blocks = {name: whole_feature(rows) for name, rows in cardinalities.items()}
     row_probs = np.concatenate([cut.row_probs for cut in blocks.values()])
     dims = np.full(len(row_probs), dim)
-    made_by = {"rule": "lifted", "dim": int(dim)}
-    return assemble_plan(blocks, row_probs, dims, base_dim=base_dim, made_by=made_by)
+    provenance = {"rule": "lifted", "dim": int(dim)}
+    return assemble_plan(blocks, row_probs, dims, base_dim=base_dim, provenance=provenance)
 
 
 def pooled_plan(
@@ -74,5 +74,5 @@ def pooled_plan(
         found.append(numbers)
     row_probs = np.concatenate([cut.row_probs for cut in blocks.values()])
     block_dims = dims[np.concatenate(found)]
-    made_by = {"rule": "pooled", "temperature": temperature, "bands": int(bands)}
-    return assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, made_by=made_by)
+    provenance = {"rule": "pooled", "temperature": temperature, "bands": int(bands)}
+    return assemble_plan(blocks, row_probs, block_dims, base_dim=base_dim, provenance=provenance)

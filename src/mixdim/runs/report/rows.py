@@ -15,9 +15,9 @@ from mixdim._util.text import printable
 from mixdim.runs.sweeps.frame import Row, run_frame
 from mixdim.runs.sweeps.methods import (
     bits_of,
-    made_by,
     method_of,
     place_among_methods,
+    provenance,
     temperature_of,
 )
 from mixdim.runs.sweeps.objective import best_possible, objective_of
@@ -194,7 +194,7 @@ def _embedding_budget(record: Record) -> str | None:
 
 def rule_of(record: Record) -> str | None:
     """What chose the widths of a run, if it was neither the power law nor a method."""
-    if record.config.get("method") or made_by(record)["rule"] == "power_law":
+    if record.config.get("method") or provenance(record)["rule"] == "power_law":
         return None
     return method_of(record)
 

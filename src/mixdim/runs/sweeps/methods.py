@@ -17,14 +17,14 @@ OF_EMBEDDINGS = "embeddings:"
 SAY_NOTHING = ("unknown", "by_hand")  # rules that only the name of the plan's file tells more about
 
 
-def made_by(record: Record) -> Mapping[str, Any]:
-    """The rule that chose the widths of a run, with its arguments: see `mixdim.Plan.made_by`.
+def provenance(record: Record) -> Mapping[str, Any]:
+    """The rule that chose the widths of a run, with its arguments: see `mixdim.Plan.provenance`.
 
     Records from before plans said so have a temperature, which of a run with a plan of its own may be
     untrue: there the name of the plan's file, "label.whatever.json" with - for blanks, tells the rule.
     """
     summary = record.summary or {}
-    stated, planned = summary.get("made_by"), record.config.get("plan")
+    stated, planned = summary.get("provenance"), record.config.get("plan")
     if stated is not None and not (planned and stated["rule"] in SAY_NOTHING):
         return dict(stated)
     temperature = summary.get("temperature", record.config.get("temperature"))
@@ -39,7 +39,7 @@ def temperature_of(record: Record) -> float | None:
     """The temperature of a run by the power law; None where a method or another rule chose widths."""
     if record.config.get("method"):
         return None
-    rule = made_by(record)
+    rule = provenance(record)
     return rule["temperature"] if rule["rule"] == "power_law" else None
 
 
@@ -78,11 +78,11 @@ def plain_method_of(record: Record) -> str:
     """The same without bits: a temperature, or the name of a method or rule."""
     if record.config.get("method"):
         return printable(record.config["method"])
-    rule, temperature = made_by(record)["rule"], temperature_of(record)
+    rule, temperature = provenance(record)["rule"], temperature_of(record)
     if temperature is not None:
         return UNIFORM if temperature == 0 else f"temperature {temperature:g}"
     if rule == "scaled_power_law":
-        return f"scaled, temperature {made_by(record)['temperature']:g}"
+        return f"scaled, temperature {provenance(record)['temperature']:g}"
     return NAMES.get(rule, printable(rule.replace("_", " ")))
 
 

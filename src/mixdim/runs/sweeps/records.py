@@ -177,7 +177,7 @@ SUMMARY: Schema = {
     **dict.fromkeys(("seconds", "samples_per_second"), NUMBER),
     **dict.fromkeys(("bits?", "budget?", "embedding_bytes?"), POSITIVE),
     **{"seed": WHOLE, "bands?": BANDS},
-    **{"temperature?": NUMBER, "rounding?": TEXT, "made_by?": {"rule": TEXT, "temperature?": NUMBER}},
+    **{"temperature?": NUMBER, "rounding?": TEXT, "provenance?": {"rule": TEXT, "temperature?": NUMBER}},
     **{"validation": RESULTS, "test": RESULTS, "widths?": {"*": WIDTHS}},
     "baselines?": {"*": {"validation": LOSSES, "test": LOSSES}},
     **{"bayes_log_loss?": {"test": NUMBER}, "bayes_mse?": {"test": NUMBER}},
@@ -252,9 +252,9 @@ def _check_summary(summary: Mapping[str, Any], config: Mapping[str, Any]) -> Non
         raise ValueError(f"it has no summary.validation.best.{objective}")
     if summary["embedding_parameters"] > summary["num_parameters"]:
         raise ValueError("its summary.embedding_parameters are more than its summary.num_parameters")
-    made_by = summary.get("made_by") or {}
-    if made_by.get("rule", "").endswith("power_law") and made_by.get("temperature") is None:
-        raise ValueError("it has no summary.made_by.temperature")
+    provenance = summary.get("provenance") or {}
+    if provenance.get("rule", "").endswith("power_law") and provenance.get("temperature") is None:
+        raise ValueError("it has no summary.provenance.temperature")
     budget = config.get("budget") or "B"
     by_parameters = config["model_budget"] is None and not budget.lower().endswith("b")
     if by_parameters and summary.get("budget") is None:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import mixdim
-from mixdim.compression.saving import _digest as digest
+from mixdim.compression.files import _digest as digest
 from models_to_compress import Recommender, batch, batches, changed, state_of
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mixdim._util.arguments import WrongTypeError, nonnegative_vector, whole_number
-from mixdim.compression.at_work import alone_with, unused
-from mixdim.compression.model_tables import (
+from mixdim.compression.exclusive import exclusive, untouched
+from mixdim.compression.find import (
     ModelTable,
     by_any_name,
     owners_of,
@@ -24,14 +24,14 @@ from mixdim.compression.model_tables import (
     tables_of,
     why_not,
 )
-from mixdim.compression.observing import Observed
-from mixdim.compression.references import Found, Gone, check_movable, move
-from mixdim.compression.result import Compression, TableOutcome
-from mixdim.compression.stand_ins import (
+from mixdim.compression.observe import Observed
+from mixdim.compression.references import RemovedTables, StaleReferences, check_movable, move
+from mixdim.compression.replacements import (
     CompressedEmbedding,
     CompressedEmbeddingBag,
     stand_in_for,
 )
+from mixdim.compression.result import Compression, TableOutcome
 from mixdim.layer.embedding import MixedDimEmbedding
 from mixdim.layer.idmap import IdMap
 from mixdim.layer.rank_code import rank_code_nbytes
@@ -104,7 +104,7 @@ def compress(
     if bits == "auto" and min_dim > 1:
         raise ValueError(f"min_dim must be 0 or 1 with bits='auto', got {min_dim}")
     tables_of(model)  # refuses what is no model, before it is remembered as one
-    with alone_with(model):
+    with exclusive(model):
         outcomes, gone, found = _compress(model, stats, budget, fields, optimizers, options)
     # Here nothing of this module refers to old tables any more: who else does?
     elsewhere = tuple(gone.held_elsewhere(explained=found.tables))
@@ -121,7 +121,7 @@ def _compress(
     fields: Mapping[str, Sequence[int]] | Sequence[int] | None,
     optimizers: Sequence[Optimizer],
     options: dict[str, Any],
-) -> tuple[tuple[TableOutcome, ...], Gone, Found]:
+) -> tuple[tuple[TableOutcome, ...], RemovedTables, StaleReferences]:
     tables = tables_of(model)
     counts, sizes = _counts(tables, stats), _fields(tables, fields)
     owners = owners_of(model)
@@ -132,7 +132,7 @@ def _compress(
         listed = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
         raise ValueError(f"no table of the model can be compressed: {listed}")
     metrics = stats.metrics if isinstance(stats, Observed) else {}
-    with unused(wanted):
+    with untouched(wanted):
         trained = [
             TrainedTable(
                 table.name,
@@ -146,7 +146,7 @@ def _compress(
         ]
         made = _make(wanted, trained, _share(budget, tables, wanted), options)
     outcomes = tuple(_outcome(table, made.get(table.name), refused) for table in tables)
-    gone = Gone({one.table.name: one.table.module for one in made.values()})
+    gone = RemovedTables({one.table.name: one.table.module for one in made.values()})
     found = gone.found_in(model, moved=optimizers)
     _swap(model, made.values(), optimizers)  # the last that can fail
     return outcomes, gone, found

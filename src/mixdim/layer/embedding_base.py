@@ -28,10 +28,10 @@ from mixdim.planning.plan import Plan
 from mixdim.storages.codes import levels
 from mixdim.storages.init import Init, check_init
 
-AnyLayer = TypeVar("AnyLayer", bound="MixedTables")
+AnyLayer = TypeVar("AnyLayer", bound="MixedEmbeddingBase")
 
 
-class MixedTables(nn.Module):
+class MixedEmbeddingBase(nn.Module):
     """The parameters of all blocks of a plan: what both faces of the layer share.
 
     Blocks of one storage and width share a table: `table_4` is (rows, 4), that of hashed blocks with two

@@ -9,14 +9,14 @@ from weakref import WeakSet
 
 from torch import nn
 
-from mixdim.compression.model_tables import ModelTable
+from mixdim.compression.find import ModelTable
 
 _BUSY: WeakSet[nn.Module] = WeakSet()
 _LOCK = threading.Lock()
 
 
 @contextmanager
-def alone_with(model: nn.Module) -> Iterator[None]:
+def exclusive(model: nn.Module) -> Iterator[None]:
     """Refuse a model that another thread is observing or compressing."""
     with _LOCK:
         if model in _BUSY:
@@ -30,7 +30,7 @@ def alone_with(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def unused(tables: Sequence[ModelTable]) -> Iterator[None]:
+def untouched(tables: Sequence[ModelTable]) -> Iterator[None]:
     """Raise in the end if tables were asked for or written to meanwhile, by whatever thread."""
     asked: list[str] = []
     versions = [_version(table) for table in tables]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from mixdim._util.arguments import WrongTypeError
 from mixdim._util.text import align
-from mixdim.compression.at_work import alone_with
-from mixdim.compression.model_tables import ModelTable, tables_of
+from mixdim.compression.exclusive import exclusive
+from mixdim.compression.find import ModelTable, tables_of
 
 Call = Callable[[nn.Module, Any], Any]
 Loss = Callable[[Any, Any], Tensor]
@@ -84,7 +84,7 @@ def observe(
         )
     seen = {table.name: _Seen(table, loss is not None) for table in tables}
     run, number = call or _caller(model), 0
-    with alone_with(model), _as_found(model, seen.values()):
+    with exclusive(model), _as_found(model, seen.values()):
         for batch in batches:
             number += 1
             if loss is None:

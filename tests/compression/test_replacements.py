@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import mixdim
-from mixdim.compression.stand_ins import CompressedEmbedding, CompressedEmbeddingBag
+from mixdim.compression.replacements import CompressedEmbedding, CompressedEmbeddingBag
 
 
 def compressed(table, budget="1/4", **options):

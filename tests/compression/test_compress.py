@@ -304,7 +304,7 @@ def test_what_is_no_model_is_refused():
 def test_an_error_between_two_swaps_takes_the_first_back(monkeypatch):
     model = Recommender()
     stats, before = observed(model), state_of(model)
-    from mixdim.compression import compressing
+    from mixdim.compression import compress as steps
 
     done = []
 
@@ -314,7 +314,7 @@ def test_an_error_between_two_swaps_takes_the_first_back(monkeypatch):
             raise KeyboardInterrupt
         model._modules[name] = module
 
-    monkeypatch.setattr(compressing, "put_in_place", fail_at_the_second)
+    monkeypatch.setattr(steps, "put_in_place", fail_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         mixdim.compress(model, stats, budget="1/4", echo=None)
     assert len(done) > 2
@@ -323,7 +323,7 @@ def test_an_error_between_two_swaps_takes_the_first_back(monkeypatch):
 
 @pytest.mark.parametrize("what", ["asked for", "changed"])
 def test_a_model_in_use_on_another_thread_is_left_alone(what, monkeypatch):
-    from mixdim.compression import compressing
+    from mixdim.compression import compress as steps
 
     model = Recommender().eval()
     stats, before = observed(model), state_of(model)
@@ -339,14 +339,14 @@ def test_a_model_in_use_on_another_thread_is_left_alone(what, monkeypatch):
         thread.join()
         return choose(*args, **options)
 
-    monkeypatch.setattr(compressing, "choose", use_it_meanwhile)
+    monkeypatch.setattr(steps, "choose", use_it_meanwhile)
     with pytest.raises(RuntimeError, match=f"in use on another thread: user was {what} while"):
         mixdim.compress(model, stats, budget="1/4", echo=None)
     assert state_of(model) == before
 
 
 def test_only_one_thread_compresses_a_model(monkeypatch):
-    from mixdim.compression import compressing
+    from mixdim.compression import compress as steps
 
     model = Recommender()
     stats, errors, choose = observed(model), [], compressing.choose
@@ -361,6 +361,6 @@ def test_only_one_thread_compresses_a_model(monkeypatch):
             errors.append(error)
         return choose(*args, **options)
 
-    monkeypatch.setattr(compressing, "choose", compress_it_too)
+    monkeypatch.setattr(steps, "choose", compress_it_too)
     mixdim.compress(model, stats, budget="1/4", echo=None)
     assert len(errors) == 2

@@ -18,12 +18,12 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from mixdim._util.files import write_atomically
-from mixdim.compression.at_work import alone_with
-from mixdim.compression.model_tables import ModelTable, put_in_place, tables_of
-from mixdim.compression.stand_ins import options_of, stand_in_for
+from mixdim.compression.exclusive import exclusive
+from mixdim.compression.find import ModelTable, put_in_place, tables_of
+from mixdim.compression.replacements import options_of, stand_in_for
 from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.embedding_base import empty_layer
 from mixdim.layer.idmap import IdMap
-from mixdim.layer.mixed_tables import empty_layer
 from mixdim.layer.rank_code import RankCode
 from mixdim.planning.plan import Plan
 
@@ -82,7 +82,7 @@ def load_compressed(model: nn.Module, path: str | Path) -> None:
     found = {name: table for table in tables_of(model) for name in table.names}
     _check_has_values(model)
     saved = _read(Path(path))
-    with alone_with(model):
+    with exclusive(model):
         stand_ins: dict[str, nn.Module] = {}
         for described in saved.tables:
             stand_in = _rebuilt(described, found, saved.state, path)
