@@ -327,7 +327,7 @@ def test_a_model_in_use_on_another_thread_is_left_alone(what, monkeypatch):
 
     model = Recommender().eval()
     stats, before = observed(model), state_of(model)
-    choose = compressing.choose
+    choose = steps.choose
 
     def use_it_meanwhile(*args, **options):
         def use():
@@ -349,7 +349,7 @@ def test_only_one_thread_compresses_a_model(monkeypatch):
     from mixdim.compression import compress as steps
 
     model = Recommender()
-    stats, errors, choose = observed(model), [], compressing.choose
+    stats, errors, choose = observed(model), [], steps.choose
 
     def compress_it_too(*args, **options):
         for call in (
