@@ -18,10 +18,10 @@ from mixdim.distributed.placement import bytes_by_rank
 from mixdim.distributed.tables import tables_of
 from mixdim.layer.bags import Pooling
 from mixdim.layer.layout import Layout
-from mixdim.models import MODELS, Drawn, model_named
+from mixdim.models import MODELS, Drawn, Model, model_named
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
-from mixdim.runs.beginning import begin
+from mixdim.runs.beginning import fit_baseline
 from mixdim.runs.config import RunConfig, read_config
 from mixdim.runs.folder import (
     CONFIG,
@@ -70,21 +70,23 @@ def train_distributed(
         echo(f"{out} is finished already")
         return summary
     with init() as group, begun(out, config, plan, resume=resume, overwrite=overwrite, group=group):
-        mean = task_of(dataset.task).constant_output(dataset.mean_target)
-        learner = _sharded(config, plan, dataset, mean)
         with torch.device("meta"):
             shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
         if group.rank == 0:
             for line in opening_lines(config, plan, shapes, dataset):
                 echo(line)
             echo(_line_about_ranks(config, plan, group.world))
-        logistic = begin(
-            learner.module,
+        model = _shardable(config, plan, dataset)
+        baseline, measured = fit_baseline(
+            model,
             dataset,
             from_baseline=bool(config.model_options.get("from_baseline")),
-            progress=progress if group.rank == 0 else None,
+            progress=progress,
             group=group,
         )
+        learner = _sharded(model, config)
+        if baseline is not None:
+            learner.module.start_from(baseline)
         summary = trained_summary(
             learner,
             shapes,
@@ -95,7 +97,7 @@ def train_distributed(
             resume=resume,
             progress=progress,
             group=group,
-            logistic=logistic,
+            logistic=measured,
         )
         summary["ranks"] = group.world
         if group.rank == 0:
@@ -135,20 +137,27 @@ def resolved_for_ranks(config: RunConfig) -> tuple[RunConfig, Dataset]:
     return full, dataset
 
 
-def _sharded(config: RunConfig, plan: Plan, dataset: Dataset, mean: float) -> Any:
-    """The model on all ranks, with the first weights that a run of one process has."""
+def _shardable(config: RunConfig, plan: Plan, dataset: Dataset) -> Model:
+    """The model, whose tables have no weights yet; others are those that a run of one process has."""
     from mixdim.distributed.embeddings import ShardableEmbeddings
-    from mixdim.distributed.sharding import shard
 
-    options = config.training_options()
-    torch.manual_seed(options.seed)
+    assert config.seed is not None
+    torch.manual_seed(config.seed)
+    mean = task_of(dataset.task).constant_output(dataset.mean_target)
     bags = [name for name in dataset.feature_names if name not in dataset.single_valued]
 
     def layer(plan: Plan, drawn: Drawn | None, *, pooling: Pooling = "sum") -> ShardableEmbeddings:
         how = {"init": None} if drawn is None else drawn._asdict()
         return ShardableEmbeddings(plan, bags=bags, pooling=pooling, **how)
 
-    model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean, layer=layer)
+    return build_model(config, plan, num_dense=dataset.num_dense, mean=mean, layer=layer)
+
+
+def _sharded(model: Model, config: RunConfig) -> Any:
+    """The model on all ranks."""
+    from mixdim.distributed.sharding import shard
+
+    options = config.training_options()
     return shard(
         model,
         lr=options.lr,
