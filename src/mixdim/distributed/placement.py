@@ -18,6 +18,7 @@ from mixdim.planning.plan import OPTIMIZER_STATE, Plan
 
 Sharding = Literal["auto", "table_wise", "row_wise"]
 REPLICATE_BELOW = 2**20  # bytes of a table
+LARGE = 1 / 8  # of a rank's mean share
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def place_tables(
       That must not depend on how many ranks there are.
     - "table_wise": each other table is whole on one rank, the largest first to the one with least.
     - "row_wise": each other table is cut into equal shares of rows, unless a rank would have none.
-    - "auto": by rows the tables larger than half of a rank's mean share, the others whole: so no rank
-      has more than 1.5 times the mean.
+    - "auto": by rows the tables larger than an eighth of a rank's mean share, the others whole: so no
+      rank has more than 9/8 of the mean.
     """
     if sharding not in get_args(Sharding):
         raise ValueError(f"sharding must be one of {', '.join(get_args(Sharding))}, got {sharding!r}")
@@ -52,7 +53,7 @@ def place_tables(
     share = sum(table.nbytes for table in sharded) / world
     places, held = {}, [0] * world
     for table in sorted(sharded, key=lambda table: -table.nbytes):
-        by_rows = sharding == "row_wise" or (sharding == "auto" and table.nbytes > share / 2)
+        by_rows = sharding == "row_wise" or (sharding == "auto" and table.nbytes > share * LARGE)
         if by_rows and can_be_cut(table.layout.rows, world):
             places[table.name] = Place("row_wise")
             held = [size + table.nbytes // world for size in held]

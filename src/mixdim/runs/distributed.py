@@ -11,7 +11,7 @@ from mixdim.distributed.placement import bytes_by_rank
 from mixdim.distributed.tables import tables_of
 from mixdim.layer.bags import Pooling
 from mixdim.layer.layout import Layout
-from mixdim.models import MODELS, Drawn, model_named
+from mixdim.models import MODELS, Drawn, Model, model_named
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig
@@ -52,20 +52,27 @@ def line_about_ranks(config: RunConfig, plan: Plan, world: int) -> str:
     return f"{ranks} holds up to {format_bytes(most)} of embeddings and their {config.optimizer} state"
 
 
-def sharded(config: RunConfig, plan: Plan, dataset: Dataset, mean: float) -> Any:
-    """The model on all ranks, with the first weights that a run of one process has."""
+def shardable(config: RunConfig, plan: Plan, dataset: Dataset) -> Model:
+    """The model, whose tables have no weights yet; others are those that a run of one process has."""
     from mixdim.distributed.embeddings import ShardableEmbeddings
-    from mixdim.distributed.sharding import shard
 
-    options = config.training_options()
-    torch.manual_seed(options.seed)
+    assert config.seed is not None
+    torch.manual_seed(config.seed)
+    mean = task_of(dataset.task).constant_output(dataset.mean_target)
     bags = [name for name in dataset.feature_names if name not in dataset.single_valued]
 
     def layer(plan: Plan, drawn: Drawn | None, *, pooling: Pooling = "sum") -> ShardableEmbeddings:
         how = {"init": None} if drawn is None else drawn._asdict()
         return ShardableEmbeddings(plan, bags=bags, pooling=pooling, **how)
 
-    model = build_model(config, plan, num_dense=dataset.num_dense, mean=mean, layer=layer)
+    return build_model(config, plan, num_dense=dataset.num_dense, mean=mean, layer=layer)
+
+
+def sharded(model: Model, config: RunConfig) -> Any:
+    """The model on all ranks."""
+    from mixdim.distributed.sharding import shard
+
+    options = config.training_options()
     return shard(
         model,
         lr=options.lr,

@@ -77,22 +77,38 @@ def begin(
     *,
     from_baseline: bool,
     progress: Progress | None = None,
-    group: Group = ALONE,
 ) -> dict[str, Any] | None:
-    """Set how numbers are standardized and, if asked for, the weights of the baseline.
+    """Set how numbers are standardized and, if the run wants it, the weights of the baseline.
 
     Returns what the logistic regression reaches, if there was one; where it diverges, weights stay at 0.
-    In a group, process 0 fits it, and the model of every process takes the rows that it holds.
+    """
+    baseline, measured = fit_baseline(model, dataset, from_baseline=from_baseline, progress=progress)
+    if baseline is not None:
+        model.start_from(baseline)
+    return measured
+
+
+def fit_baseline(
+    model: Model,
+    dataset: Dataset,
+    *,
+    from_baseline: bool,
+    progress: Progress | None = None,
+    group: Group = ALONE,
+) -> tuple[Baseline | None, dict[str, Any] | None]:
+    """Set how numbers are standardized, and find the baseline and what it reaches.
+
+    In a group, process 0 fits it, and others know the shapes of its weights of ids alone. So it needs no
+    memory beside the tables if it is fitted before these are made.
     """
     first_order = model.first_order
     if first_order is not None:
         first_order.standardize_by(*moments(dataset))
     if not from_baseline:
-        return None
+        return None, None
     if first_order is None:
         biases = map(torch.from_numpy, shrunken_biases(dataset).biases)
-        model.start_from(Baseline(dict(zip(dataset.single_valued, biases, strict=True))))
-        return None
+        return Baseline(dict(zip(dataset.single_valued, biases, strict=True))), None
     fitted: list[LogisticRegression] = []
 
     def fit() -> dict[str, Any] | None:
@@ -109,12 +125,12 @@ def begin(
 
     told = group.first(fit, ValueError, OSError)
     if told is None:
-        return None
+        return None, None
     of_ids = {n: torch.empty(len(found), 1, device="meta") for n, found in dataset.counts.items()}
     for logistic in fitted:  # others have the shapes alone
         of_ids = logistic.of_ids()
-    model.start_from(Baseline(of_ids, torch.tensor(told["of_numbers"]), torch.tensor(told["shift"])))
-    return dict(told["measured"])
+    of_numbers, shift = torch.tensor(told["of_numbers"]), torch.tensor(told["shift"])
+    return Baseline(of_ids, of_numbers, shift), dict(told["measured"])
 
 
 def read_model(

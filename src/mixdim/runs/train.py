@@ -17,10 +17,18 @@ from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 from mixdim.planning.table import rule_in_words
 from mixdim.runs.config import RunConfig
-from mixdim.runs.distributed import check_shardable, for_ranks, line_about_ranks, sharded
+from mixdim.runs.distributed import check_shardable, for_ranks, line_about_ranks, shardable, sharded
 from mixdim.runs.folder import PLAN, SUMMARY, TUNING
 from mixdim.runs.memory import require_memory
-from mixdim.runs.models import as_served, begin, build_model, check_fits, embedding_bytes, read_model
+from mixdim.runs.models import (
+    as_served,
+    begin,
+    build_model,
+    check_fits,
+    embedding_bytes,
+    fit_baseline,
+    read_model,
+)
 from mixdim.runs.plans import plan_of
 from mixdim.runs.summary import summarize
 from mixdim.tasks import task_of
@@ -186,18 +194,16 @@ def _start(run: Planned, progress: Progress | None) -> Start:
 def _sharded_start(run: Planned, group: Group, progress: Progress | None) -> Start:
     """The model spread over all processes."""
     config, dataset, plan = run
-    mean = task_of(dataset.task).constant_output(dataset.mean_target)
-    learner = sharded(config, plan, dataset, mean)
     with torch.device("meta"):
         shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
-    logistic = begin(
-        learner.module,
-        dataset,
-        from_baseline=_from_baseline(config),
-        progress=progress if group.rank == 0 else None,
-        group=group,
+    model = shardable(config, plan, dataset)
+    baseline, measured = fit_baseline(
+        model, dataset, from_baseline=_from_baseline(config), progress=progress, group=group
     )
-    return Start(learner, shapes, [line_about_ranks(config, plan, group.world)], logistic)
+    learner = sharded(model, config)
+    if baseline is not None:
+        learner.module.start_from(baseline)
+    return Start(learner, shapes, [line_about_ranks(config, plan, group.world)], measured)
 
 
 def _from_baseline(config: RunConfig) -> bool:
