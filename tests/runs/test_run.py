@@ -149,7 +149,7 @@ def test_each_command_does_what_the_run_does(tmp_path, capsys):
     run = trained(told("mf", epochs=2), tmp_path / "run", echo=lines.append)
     flags = ("--config", tmp_path / "run" / "config.toml", "--out", tmp_path / "command")
     printed = output(capsys, "train", *flags).out.splitlines()
-    assert printed[:2] == lines[:2]
+    assert printed[0] == lines[0]
     assert lines[-1].startswith("memory: about ")
     for path in (tmp_path / "run").rglob("*"):
         if path.suffix in (".toml", ".safetensors") or path.name == "plan.json":
