@@ -165,7 +165,7 @@ def test_patience_0_never_stops_early():
         ({"plan": "p", "base_dim": 8}, "give plan or base_dim, not both: a plan has its widths"),
         ({"method": "cut", "bands": 8}, "give method or bands, not both: a method chooses its widths"),
         ({"method": "cut"}, "a method needs a budget in bytes, such as 4MB"),
-        ({"bits": 2}, "bits must be 32, 8 or 4, got 2"),
+        ({"bits": 7}, "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(given, message):

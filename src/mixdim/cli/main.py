@@ -47,7 +47,7 @@ PLAN_EXAMPLES = """Examples:
 - `mixdim plan --widths-from run --budget 2^15 --save plan.json`
 """
 ROUNDING = "Of widths: power_of_two, integer or fill."
-BITS = "Bits of a number when served: 8 or 4 quantize after training."
+BITS = "Bits of a number when served: 1 to 6 or 8 quantize after training."
 
 
 def run(arguments: list[str]) -> int:

@@ -79,7 +79,9 @@ def sweep(
     ] = ",".join(map(str, WIDTHS)),
     bits: Annotated[
         str | None,
-        typer.Option(help="Bits of a number when served, of 32,8,4: 8 and 4 quantize after training."),
+        typer.Option(
+            help="Bits of a number when served, such as 32,8,4: below 32 quantizes after training."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Train every configuration with seeds 0 to N-1.")] = 5,
     bands: Annotated[str | None, flag("bands", panel="")] = None,

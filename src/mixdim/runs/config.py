@@ -77,7 +77,7 @@ class RunConfig:
         help="Instead of a temperature, with a budget in bytes: cut, octaves, robe, ...", panel=WIDTHS
     )
     bits: int | None = opt(
-        help="Bits of a number when served: 8 or 4 quantize after training; 32 if not given.",
+        help="Bits of a number when served: 1 to 6 or 8 quantize after training; 32 if not given.",
         panel=WIDTHS,
         absent=32,
     )
