@@ -17,7 +17,9 @@ def common_task(runs: Sequence[Summary]) -> Task:
     'rating'
     """
     tasks = {task.objective: task for task in TASKS.values()}
-    found = {name for run in runs for name in tasks if name in run["test"]["best"]}
+    # Metrics stand in the order of their task, so the first loss is the one that was made small.
+    firsts = (next((n for n in run["test"]["best"] if n in tasks), None) for run in runs)
+    found = {name for name in firsts if name is not None}
     if len(found) != 1:
         raise ValueError(
             f"runs to compare must have one loss of {', '.join(tasks)}, "
