@@ -25,7 +25,7 @@ from mixdim.layer.layout import LIFT, Indices, Layout
 from mixdim.layer.lookup import Tables
 from mixdim.layer.sources import GivenBlocks, LayerSource, MatrixSource
 from mixdim.planning.plan import Plan
-from mixdim.storages.codes import levels
+from mixdim.storages.codes import all_levels
 from mixdim.storages.init import Init, check_init
 
 AnyLayer = TypeVar("AnyLayer", bound="MixedEmbeddingBase")
@@ -302,7 +302,7 @@ class MixedEmbeddingBase(nn.Module):
     @property
     def _codes(self) -> Codes:
         """What kernels read of blocks of codes."""
-        return Codes(self.codes, self.steps, getattr(self, "coded_lift", None), levels())
+        return Codes(self.codes, self.steps, getattr(self, "coded_lift", None), all_levels())
 
     def _features_of(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """The feature of each id: (F,) for single ids (B, F), (V,) for those of bags."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from mixdim._util.lazy import import_later
-from mixdim.storages.codes import LARGEST_STEP, STEPS, RowCode, check_finite, levels
+from mixdim.storages.codes import LARGEST_STEP, STEPS, RowCode, all_levels, check_finite
 from mixdim.storages.fitting import Lost, Metric, RowSource, Sums
 from mixdim.storages.float_rows import FloatRows
 from mixdim.storages.init import Init
@@ -91,7 +91,7 @@ class CodedRows(Table):
         """Multiply levels by steps, in float32: -> (..., width)."""
         storage, steps = self.blocks[0].storage, self.tensors["steps"]
         table = decoding.CodedTable(
-            self.tensors["codes"], steps, self.numbers, levels(), self.code.bits, storage.mean
+            self.tensors["codes"], steps, self.numbers, all_levels(), self.code.bits, storage.mean
         )
         found = backend.dispatch("decode", backend.DecodeCall(table, rows, slots))
         if found is not None:

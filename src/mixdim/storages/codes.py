@@ -132,7 +132,7 @@ class RowCode:
 
 
 @cache
-def levels() -> Tensor:
+def all_levels() -> Tensor:
     """The levels of all numbers of bits, in float32."""
     return torch.from_numpy(LEVELS)
 
