@@ -121,7 +121,7 @@ def advice_for(text: str, column: str) -> str:
     """What may help where a text is no time: its formats, or the ones that are most like it.
 
     >>> advice_for("Wednesday", "day")
-    "times most like it: 20 April 2016, 20-April-2016, April 20 2016"
+    'times most like it: April 20 2016, 20 April 2016, 20-April-2016'
     """
     unclear = unclear_formats(pl.Series([text], dtype=pl.String))
     if unclear:
