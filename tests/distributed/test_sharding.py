@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused_in_one_line_on_every_rank(ranks):
         "own backward": "call learner.backward(loss) and not loss.backward(): it decays weights",
         "nothing to shard": "the model has no mixdim.distributed.ShardableEmbeddings to spread",
         "bags": "has bags of several ids: name it in ShardableEmbeddings(plan, bags=['",
-        "weights": "weights of ids in a bag are not there on TorchRec",
+        "weights": "TorchRec does not take weights of ids in a bag",
         "out of range": "of feature 'one' is out of range: the feature has 1 rows",
         "shape": "ids must have shape (batch, 7 features), got (2, 6)",
     }.items():

@@ -209,8 +209,8 @@ def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_pa
 REFUSED = {
     ("--optimizer", "amsgrad"): "optimizer must be one of adagrad, sgd with --distributed",
     ("--model", "mf"): "--distributed trains --model dcn or deepfm or dlrm, got 'mf'",
-    ("--bits", "8"): "--bits and --method are not there with --distributed: leave them out",
-    ("--tune",): "--tune is not there with --distributed",
+    ("--bits", "8"): "--bits and --method do not work with --distributed: leave them out",
+    ("--tune",): "--tune does not work with --distributed",
     ("--base-dim", "0"): "base_dim must be",
     ("--weight-decay", "50"): "weight_decay must be at least 0 and below 1 / learning rate = 50, got",
     (): "exists already; --resume continues it, --overwrite replaces it",

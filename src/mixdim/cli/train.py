@@ -84,7 +84,7 @@ def train(
     if out is None:
         raise ValueError("Missing option '--out'.")
     if tune and options.distributed:
-        raise ValueError("--tune is not there with --distributed")
+        raise ValueError("--tune does not work with --distributed")
     speaks = not options.distributed or os.environ.get("RANK", "0") == "0"  # one of all processes
     with warnings.catch_warnings():
         if not speaks:

@@ -147,7 +147,7 @@ class ShardableEmbeddings(nn.Module):
         As in `mixdim.FeatureEmbeddings.bags`, without `weights`.
         """
         if weights is not None:
-            raise ValueError("weights of ids in a bag are not there on TorchRec")
+            raise ValueError("TorchRec does not take weights of ids in a bag")
         check_bags(values, offsets, None, self.num_features)
         offsets = checked_offsets(offsets, values.shape[0], False)
         bags = unroll_bags(values, offsets, None, self.num_features)

@@ -28,7 +28,7 @@ def for_ranks(config: RunConfig, dataset: Dataset) -> RunConfig:
         others = " or ".join(name for name, model in MODELS.items() if model.one_layer)
         raise ValueError(f"--distributed trains --model {others}, got {name!r}")
     if config.bits not in (None, 32) or config.method is not None:
-        raise ValueError("--bits and --method are not there with --distributed: leave them out")
+        raise ValueError("--bits and --method do not work with --distributed: leave them out")
     optimizer = config.optimizer or "adagrad"
     if optimizer not in OPTIMIZERS:
         raise ValueError(
