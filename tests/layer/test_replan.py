@@ -65,7 +65,7 @@ class TestBlocks:
             assert found.error[name] < max(1.05 * unweighted, NOISE[bits])
             before, after = (each.dense_weight(name) for each in (layer, found.layer))
             share = weighted_share(before, after, COUNTS[name])
-            assert found.error[name] == pytest.approx(share, rel=0.02)
+            assert found.error[name] == pytest.approx(share, rel=0.05)  # means are float16
 
     def test_blocks_that_stay_are_copied_and_others_are_fitted(self):
         layer = FeatureEmbeddings(banded_plan())

@@ -142,14 +142,17 @@ class CodedRows(Table):
             sums += torch.einsum("r,srd->sd", (weights / coded.mass).to(torch.float32), products)
         # Of the levels that were chosen, the step of least squares.
         more = torch.where(sums[2] > 0, sums[1] / sums[2], 0.0)
-        parts["steps"].copy_(_storable((steps + more) * coded.scales * source.scale))
+        unit = coded.scales * source.scale
+        stored = _storable((steps + more) * unit)
+        parts["steps"].copy_(stored)
         if is_turned:
             parts["projection"][: len(coded.back)].copy_(coded.back)
         if block.storage.mean:
             parts["projection"][-1].copy_(_storable(coded.mean * source.scale))
         if metric is not None and not is_turned:  # what is lost of one column adds to that of another
             return self.lost(block, source, metric)
-        squares = (sums[0] - more * sums[1]).clamp(min=0)
+        more = torch.where(unit > 0, stored / unit - steps, 0.0)  # with what float16 rounds off
+        squares = (sums[0] - 2 * more * sums[1] + more**2 * sums[2]).clamp(min=0)
         error = coded.mass * float(squares @ (coded.scales**2 * coded.felt))
         return Lost(coded.lost.error + error, coded.lost.energy)
 
