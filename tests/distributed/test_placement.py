@@ -1,17 +1,19 @@
 """Placement and first weights: arithmetic that needs no TorchRec."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 import mixdim
-from mixdim.distributed.drawing import Drawing
 from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import bytes_by_rank, can_be_cut, place_tables, rows_at
 from mixdim.distributed.tables import tables_of
 from mixdim.layer.layout import Layout
+from mixdim.storages.init import Uniform
+from mixdim.training.packed_rows import PackedRows
 
 IMPORTS = r"^\s*(from|import) (torchrec|fbgemm_gpu)"
 
@@ -22,22 +24,30 @@ def test_one_file_alone_imports_torchrec():
     assert importing == ["engine.py"]
 
 
-def test_tables_are_drawn_some_rows_at_a_time_and_are_those_of_the_plain_layer(monkeypatch):
-    monkeypatch.setattr("mixdim.distributed.drawing.NUMBERS_AT_ONCE", 64)
-    plan = mixdim.plan({"x": 301, "y": 50, "z": 3}, temperature=0, base_dim=20)
-    plan = plan.with_storage("x", mixdim.Rows(1)).with_storage("y", mixdim.Rows(6))
-    layer = mixdim.FeatureEmbeddings(plan, generator=torch.Generator().manual_seed(4))
-    drawing = Drawing(layer.layout.blocks, 20, "xavier", torch.Generator().manual_seed(4))
-    for block, projection in drawing.projections():
-        assert torch.equal(projection, layer.tables().of_block(block).parts(block)["projection"])
-    drawn = {}
-    for block, first, rows in drawing.tables():
-        assert rows.numel() <= max(64, 4 * rows.shape[1])
-        assert first == sum(map(len, drawn.setdefault(block, [])))
-        drawn[block].append(rows)
-    for block, parts in drawn.items():
-        assert torch.equal(torch.cat(parts), layer.tables().of_block(block).parts(block)["table"])
-    assert [len(parts) for parts in drawn.values()] == [5, 7, 1]
+@pytest.mark.parametrize(
+    ("size", "dim"), [(301, 1), (50, 2), (51, 2), (50, 3), (50, 6), (7, 20), (1, 1)]
+)
+def test_a_rank_draws_only_the_rows_it_holds_and_they_are_those_of_the_plain_layer(
+    size, dim, monkeypatch
+):
+    monkeypatch.setattr("mixdim.training.packed_rows.NUMBERS_AT_ONCE", 64)
+    packed, drawn, asked = PackedRows(size, dim), Uniform(key=5, bound=0.5), 0
+
+    def rows(numbers, width):
+        nonlocal asked
+        asked += len(numbers)
+        assert len(numbers) * width <= max(64, width)
+        return drawn.rows(numbers, width)
+
+    plain, whole = torch.empty(size, dim), torch.zeros(packed.shape)
+    drawn.fill(plain)
+    packed.put(0, plain, whole, 0)
+    cuts = [0, packed.rows // 3, packed.rows // 2, packed.rows]
+    for first, end in pairwise(cuts):
+        held = torch.zeros(end - first, packed.width)
+        packed.fill(rows, held, first)
+        assert torch.equal(held, whole[first:end])
+    assert asked == packed.rows
 
 
 def criteo_like():

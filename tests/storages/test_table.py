@@ -30,10 +30,10 @@ class FrozenTable(Table):
         own = {"codes": self.tensors["codes"][here], "projection": self.tensors["projection"]}
         return own | {"projection": own["projection"][block.slot]}
 
-    def draw(self, block, init, generator):
-        parts = self.parts(block)
-        parts["codes"].random_(-100, 100, generator=generator)
-        parts["projection"].uniform_(-1, 1, generator=generator)
+    def draw(self, block, init):
+        generator = torch.Generator().manual_seed(init.seed)
+        self.parts(block)["codes"].random_(-100, 100, generator=generator)
+        self.draw_projection(block, init)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from mixdim._util.arguments import WrongTypeError
-from mixdim.distributed.drawing import Drawing
 from mixdim.distributed.engine import (
     EmbeddingBagCollection,
     EmbeddingBagConfig,
@@ -26,9 +25,9 @@ from mixdim.kernels.ids import require_integers
 from mixdim.layer.bags import check_bags, checked_offsets, unroll_bags
 from mixdim.layer.idmap import IdMap
 from mixdim.layer.interaction import dot_interaction
-from mixdim.layer.layout import LIFT, Layout
+from mixdim.layer.layout import LIFT, LaidBlock, Layout
 from mixdim.planning.plan import Plan
-from mixdim.storages.init import Init, check_init
+from mixdim.storages.init import BlockInit, Init, check_init, seed_from
 from mixdim.training.optimizers import decay_rows
 
 ROWS_AT_ONCE = 2**18
@@ -102,12 +101,13 @@ class ShardableEmbeddings(nn.Module):
         self.parts: dict[str, list[tuple[int, Tensor]]] = {}
         self.records_numbers = False  # of what is looked up in training, for `decay`
         self._numbers: list[Tensor] = []
-        self.drawing: Drawing | None = None
+        self.init = init
+        self.seed = 0 if init is None else seed_from(generator)  # of first weights
         lift = torch.zeros(self.layout.lift_rows, plan.base_dim)
-        if init is not None:
-            self.drawing = Drawing(self.layout.blocks, plan.base_dim, init, generator)
-            for block, values in self.drawing.projections():
-                lift[block.lift_row : block.lift_row + len(values)] = values
+        for block in self.layout.blocks:
+            if block.lift_row >= 0 and (how := self._block_init(block)) is not None:
+                own = lift[block.lift_row : block.lift_row + block.storage.dim]
+                how.projection(*own.shape).fill(own)
         if len(lift):
             self.lift = nn.Parameter(lift)
 
@@ -161,6 +161,26 @@ class ShardableEmbeddings(nn.Module):
     def interact(self, dense: Tensor, ids: Tensor) -> Tensor:
         """Return `mixdim.dot_interaction(dense, layer(ids))`: what DLRM's top MLP reads."""
         return dot_interaction(dense, self(ids))
+
+    @torch.no_grad()
+    def draw_tables(self) -> None:
+        """Draw the first weights of the rows that this rank holds, as rank 0's seed says.
+
+        Every rank calls it.
+        """
+        self.seed = int(broadcast(torch.tensor(self.seed)))
+        for table in self.block_tables:
+            for first, rows in self.parts[table.name]:
+                rows.zero_()  # also what stands for nothing
+                if (how := self._block_init(table.block)) is not None:
+                    drawn = how.rows(table.layout.dim, table.block.size)
+                    table.layout.fill(drawn.rows, rows, first)
+
+    def _block_init(self, block: LaidBlock) -> BlockInit | None:
+        """How the weights of a block are drawn; None if they begin with 0."""
+        if self.init is None:
+            return None
+        return BlockInit(self.init, self.seed, block.feature, block.number)
 
     @torch.no_grad()
     def fit_dense(self, feature: str, matrix: Tensor) -> None:

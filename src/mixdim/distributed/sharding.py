@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from mixdim.distributed.engine import (
 )
 from mixdim.distributed.optimizers import check_table_optimizer
 from mixdim.distributed.placement import REPLICATE_BELOW, Place, Sharding, place_tables
-from mixdim.distributed.process_group import broadcast, torchrec_warnings
+from mixdim.distributed.process_group import torchrec_warnings
 from mixdim.distributed.sharded_learner import (
     SUM,
     SUM_BY_ROW,
@@ -129,7 +128,8 @@ def shard(
         # Autograd does not see what is written into `data`, such as a decay just before backward.
         parts = [(first, rows.data) for first, rows in held.parts]
         learner.embeddings[path].parts[held.table.name] = parts
-    _draw_tables(learner)
+    for embeddings in learner.embeddings.values():
+        embeddings.draw_tables()
     _add_small_tables(learner, optimizer, table_lr, eps)
     dense = learner.dense
     in_embeddings = tuple(inside(path, "") for path in found)
@@ -159,21 +159,6 @@ def _add_small_tables(learner: ShardedLearner, optimizer: str, table_lr: float, 
                 small.append({"params": [parameters[name]], **settings})
     if small:
         learner.small_tables = CLASSES[optimizer](small)
-
-
-@torch.no_grad()
-def _draw_tables(learner: ShardedLearner) -> None:
-    """Draw the first weights of what this rank holds, as rank 0's generator says."""
-    for embeddings in learner.embeddings.values():
-        for _, rows in chain.from_iterable(embeddings.parts.values()):
-            rows.zero_()  # also what stands for nothing
-        if embeddings.drawing is None:
-            continue
-        tables = {table.block: table for table in embeddings.block_tables}
-        embeddings.drawing.state = broadcast(embeddings.drawing.state)
-        for block, first, values in embeddings.drawing.tables():
-            for local_first, rows in embeddings.parts[tables[block].name]:
-                tables[block].layout.put(first, values, rows, local_first)
 
 
 class _Sharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]  # torchrec has no types

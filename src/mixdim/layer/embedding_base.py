@@ -26,7 +26,7 @@ from mixdim.layer.lookup import Tables
 from mixdim.layer.sources import GivenBlocks, LayerSource, MatrixSource
 from mixdim.planning.plan import Plan
 from mixdim.storages.codes import all_levels
-from mixdim.storages.init import Init, check_init
+from mixdim.storages.init import BlockInit, Init, check_init, seed_from
 
 AnyLayer = TypeVar("AnyLayer", bound="MixedEmbeddingBase")
 
@@ -176,10 +176,17 @@ class MixedEmbeddingBase(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw all weights anew, uniformly, each block's table and projection by its own shape."""
-        tables = self.tables()
+        """Draw all weights anew, uniformly, each block's table and projection by its own shape.
+
+        They follow from one number that is taken from the generator, and from where they are: see
+        `mixdim.storages.init`.
+        """
+        if self._device.type == "meta":
+            return
+        tables, seed = self.tables(), seed_from(generator)
         for block in self.layout.blocks:
-            tables.of_block(block).draw(block, self.init, generator)
+            init = BlockInit(self.init, seed, block.feature, block.number)
+            tables.of_block(block).draw(block, init)
 
     def load_blocks(self, feature: str, tables: Sequence[Any], projections: Sequence[Any]) -> None:
         """Copy given weights into the blocks of a feature, from popular to rare.

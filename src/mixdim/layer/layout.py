@@ -30,10 +30,11 @@ class LaidBlock(StoredBlock):
     """A block of a feature, which is rows `start` to `end` of the layer.
 
     Its projection is rows of the lift from `lift_row` on; -1 if it has none. Blocks of codes have a
-    lift of their own.
+    lift of their own. `number` counts the blocks of the feature, from popular to rare.
     """
 
     feature: int
+    number: int
     start: int
     lift_row: int = -1
 
@@ -79,9 +80,9 @@ class Layout:
         """Lay the blocks of a plan: whole features first, then bands, in the plan's order."""
         base_dim, starts = plan.base_dim, accumulate((f.rows for f in plan.features), initial=0)
         found = [
-            LaidBlock(block.storage, block.size, 0, 0, number, start + block.start)
-            for number, (feature, start) in enumerate(zip(plan.features, starts, strict=False))
-            for block in feature.blocks
+            LaidBlock(block.storage, block.size, 0, 0, of_feature, number, start + block.start)
+            for of_feature, (feature, start) in enumerate(zip(plan.features, starts, strict=False))
+            for number, block in enumerate(feature.blocks)
         ]
         is_band = [len(feature.blocks) > 1 for feature in plan.features]
         by_group: dict[str, list[LaidBlock]] = {}

@@ -15,7 +15,7 @@ from mixdim._util.lazy import import_later
 from mixdim.storages.codes import LARGEST_STEP, STEPS, RowCode, all_levels, check_finite
 from mixdim.storages.fitting import Lost, Metric, RowSource, Sums
 from mixdim.storages.float_rows import FloatRows
-from mixdim.storages.init import Init
+from mixdim.storages.init import BlockInit
 from mixdim.storages.steps import Spread
 from mixdim.storages.table import (
     HeldBlock,
@@ -113,13 +113,13 @@ class CodedRows(Table):
             parts["projection"] = self.tensors["projection"][block.slot]
         return parts
 
-    def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
+    def draw(self, block: StoredBlock, init: BlockInit) -> None:
         """Draw the weights of trained rows, and code them."""
         codes = self.tensors["codes"]
         if codes.is_meta:
             return
         trained = FloatRows.alone(block, self.base_dim, torch.float32, codes.device)
-        trained.draw(trained.blocks[0], init, generator)
+        trained.draw(trained.blocks[0], init)
         self.fit(block, _Drawn(trained), None)
 
     def fit(self, block: StoredBlock, source: RowSource, metric: Metric | None) -> Lost:

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 from mixdim._util.lazy import import_later
 from mixdim.storages.hashing import MASK, hash_row_in_graph, hash_rows, salts
-from mixdim.storages.init import Init
+from mixdim.storages.init import BlockInit, Uniform
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import HeldBlock, Slots, StoredBlock, Table, for_each_block, joined
 
 if TYPE_CHECKING:
-    import torch
     import torch.nn.functional as F
     from torch import Tensor
 
     from mixdim.serving.graph import Graph
 
-import_later(globals(), torch="torch", F="torch.nn.functional")
+import_later(globals(), F="torch.nn.functional")
 
 
 class HashedTable(Table):
@@ -63,10 +62,9 @@ class HashedTable(Table):
         found = graph.add("Gather", graph.weights(table), shared)  # (..., hashes, dim)
         return graph.add("ReduceSum", found, graph.constant([-2]), keepdims=0)
 
-    def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
+    def first_rows(self, block: StoredBlock, init: BlockInit) -> Uniform:
         """Draw shared rows so that their sums are as long as the rows of a narrow block would be."""
-        super().draw(block, init, generator)
-        self.parts(block)["table"].div_(math.sqrt(self.hashes))
+        return super().first_rows(block, init).scaled(1 / math.sqrt(self.hashes))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import fit_by_descent, fit_stored_rows
-from mixdim.storages.init import Init
+from mixdim.storages.init import BlockInit
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import HeldBlock, Slots, StoredBlock, Table, for_each_block, joined
 
@@ -59,13 +59,13 @@ class QuotientRemainderTable(Table):
             "Mul", graph.add("Gather", table, quotient), graph.add("Gather", table, remainder)
         )
 
-    def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
+    def draw(self, block: StoredBlock, init: BlockInit) -> None:
         """Draw quotients as the rows of a narrow block; remainders are 1, so products are as long.
 
         Rows that share a quotient start equal, and training tells them apart. Random remainders trained
         worse the more they differed, on MovieLens as clicks.
         """
-        super().draw(block, init, generator)
+        super().draw(block, init)
         _, quotients = _parts_of(block)
         self.parts(block)["table"][quotients:].fill_(1.0)
 

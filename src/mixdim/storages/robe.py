@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import distance, fit_by_descent, main_directions
 from mixdim.storages.hashing import MASK, hash_row, hash_row_in_graph, salts
-from mixdim.storages.init import Init, uniform_bound
+from mixdim.storages.init import BlockInit, Uniform
 from mixdim.storages.storage import Storage
 from mixdim.storages.table import HeldBlock, Slots, StoredBlock, Table, TensorSpec, for_each_block
 
@@ -82,20 +82,23 @@ class RobeTable(Table):
         """The whole array, which is others' too, and the block's own projection."""
         return super().parts(block) | {"table": self.tensors["table"]}
 
-    def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
-        """Draw as for a narrow block, but the array as long as narrow rows are in the mean.
+    def draw(self, block: StoredBlock, init: BlockInit) -> None:
+        """Draw as for a narrow block; the first block draws the array of all."""
+        if block.slot == 0:
+            super().draw(block, init)
+        else:
+            self.draw_projection(block, init)
+
+    def first_rows(self, block: StoredBlock, init: BlockInit) -> Uniform:
+        """Draw the array so that its rows are as long as those of narrow blocks are in the mean.
 
         Each block would draw narrow rows by its size; the bound of the array is the root of the mean
-        over all rows of the squares of those bounds. Every block draws the array anew: one draw stands.
+        over all rows of the squares of those bounds.
         """
-        super().draw(block, init, generator)
-
-        def square(size: int) -> float:
-            return uniform_bound(init, fan_in=block.storage.dim, fan_out=size) ** 2
-
         sizes = [other.size for other in self.blocks]
-        mean = sum(size * square(size) for size in sizes) / sum(sizes)
-        self.tensors["table"].mul_(math.sqrt(mean / square(block.size)))
+        squares = [init.rows(block.storage.dim, size).bound ** 2 for size in sizes]
+        mean = sum(size * square for size, square in zip(sizes, squares, strict=True)) / sum(sizes)
+        return replace(super().first_rows(block, init), bound=math.sqrt(mean))
 
     @property
     def why_not_to_fit(self) -> str | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import Lost, Metric, RowSource, fit_stored_rows
-from mixdim.storages.init import Init, uniform_bound
+from mixdim.storages.init import BlockInit, Uniform
 
 if TYPE_CHECKING:
     import torch
@@ -206,13 +206,19 @@ class Table(ABC):
         if projection is not None:
             parts["projection"].copy_(projection)
 
-    def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
-        """Draw a block's weights uniformly: rows by number and width, a projection by its shape."""
-        for name, part in self.parts(block).items():
-            # torch.nn.init, too, takes an embedding's width as its fan-in and its rows as its fan-out.
-            fan_out = block.size if name == "table" else self.base_dim
-            bound = uniform_bound(init, fan_in=block.storage.width(self.base_dim), fan_out=fan_out)
-            part.uniform_(-bound, bound, generator=generator)
+    def draw(self, block: StoredBlock, init: BlockInit) -> None:
+        """Draw a block's weights: its stored rows, and its projection if it has one."""
+        self.first_rows(block, init).fill(self.parts(block)["table"])
+        self.draw_projection(block, init)
+
+    def draw_projection(self, block: StoredBlock, init: BlockInit) -> None:
+        """Draw a block's projection, if it has one."""
+        if (projection := self.parts(block).get("projection")) is not None:
+            init.projection(*projection.shape).fill(projection)
+
+    def first_rows(self, block: StoredBlock, init: BlockInit) -> Uniform:
+        """How the stored rows of a block are drawn: by their width, and by how many rows it has."""
+        return init.rows(block.storage.width(self.base_dim), block.size)
 
     def of_slots(self, slots: Slots, column: int) -> Tensor:
         """One of the `slot_numbers` of each row's block, to combine with rows of those slots."""

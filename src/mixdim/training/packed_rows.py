@@ -11,6 +11,7 @@ of rows evenly. That depends on the table alone, so that checkpoints do not depe
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 import_later(globals(), torch="torch")  # only tensors need it
 
 QUANTUM = 4
+NUMBERS_AT_ONCE = 2**16
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -92,14 +94,32 @@ class PackedRows:
         here = (places >= 0) & (places < len(local))
         local[places[here], : stored.shape[1]] = stored[here].to(local)
 
+    def fill(self, rows: Callable[[Tensor, int], Tensor], local: Tensor, local_first: int) -> None:
+        """Write the rows of the block that belong into those stored rows that are here, some at a time.
+
+        `rows` gives the rows of some numbers in the block when its rows have a given width: where a
+        stored row holds several rows of the block, it is one row of them all. `local` is as in `put`.
+        """
+        width = self.fold * self.dim
+        at_once = max(1, NUMBERS_AT_ONCE // width)
+        for start in range(0, len(local), at_once):
+            here = local[start : start + at_once, :width]
+            stored = self._stored(local_first + start, len(here))
+            here.copy_(rows(stored, width))
+            if self.size % self.fold:  # the last stored row is not full
+                here[stored == self.rows - 1, self.size % self.fold * self.dim :] = 0
+
+    def _stored(self, first: int, count: int) -> Tensor:
+        """The numbers of the stored rows that lie at places from `first` on: the inverse of `places`."""
+        return torch.arange(first, first + count) * pow(self.stride, -1, self.rows) % self.rows
+
     def take(self, local: Tensor, local_first: int, block: Tensor, block_first: int = 0) -> None:
         """Read the rows of the block that are in some stored rows: the inverse of `put`.
 
         `local` (m, width) are the stored rows from `local_first` on, and `block` (n, dim) gets those of
         its rows, which are the block's from `block_first` on, that they hold.
         """
-        inverse = pow(self.stride, -1, self.rows)
-        stored = torch.arange(local_first, local_first + len(local)) * inverse % self.rows
+        stored = self._stored(local_first, len(local))
         rows = (stored[:, None] * self.fold + torch.arange(self.fold)).flatten() - block_first
         here = (rows >= 0) & (rows < len(block))
         values = local[:, : self.fold * self.dim].reshape(-1, self.dim)
