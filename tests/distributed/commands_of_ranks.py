@@ -1,8 +1,10 @@
 """`mixdim` on every rank, as torchrun would start it."""
 
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 
+import pytest
 import torch
 import two_ranks as two
 
@@ -38,6 +40,8 @@ def dlrm_steps(rank, world, folder, out, cases):
             model = two.small_dlrm(distributed.ShardableEmbeddings, data)
             sharded = distributed.shard(model, lr=0.05, optimizer=optimizer, replicate_below=200)
             trainer = Trainer(sharded, data, options, group=group)
+            with pytest.raises(ValueError, match=r"made with table_lr=0\.05, but options have 0\.1"):
+                Trainer(sharded, data, replace(options, table_lr=0.1), group=group)
             batches = trainer.schedule.batches(data, after=0, **group.part)
             losses = []
             for _ in range(steps):

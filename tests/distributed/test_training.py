@@ -253,9 +253,41 @@ def test_without_torchrun_a_line_says_how_to_start(data, tmp_path, capsys, monke
     assert not (tmp_path / "run").exists()
 
 
-def test_a_distributed_run_is_not_resumed_by_one_process(undisturbed, capsys):
-    assert run_command(["train", "--resume", "--out", str(undisturbed[0])]) == 2
-    assert "go on with torchrun" in capsys.readouterr().err
+def test_one_process_goes_on_with_a_run_of_many_and_many_with_a_run_of_one(
+    ranks, undisturbed, data, tmp_path
+):
+    out, summaries = tmp_path / "run", []
+
+    def go_on(epochs):
+        if epochs == 2:
+            told = ["train", "--distributed", "--resume", "--epochs", "2", "--out", str(out)]
+            group = ranks.start(FILE, "command", 2, told)
+            assert group.wait(60) == [0, 0], group.printed(0) + group.printed(1)
+        else:
+            told = [flag for flag in training(data, out) if flag != "--distributed"]
+            told = [*told, "--resume", "--optimizer", "adagrad", "--epochs", str(epochs)]
+            assert run_command(told) == 0
+        summaries.append(json.loads((out / "summary.json").read_text()))
+
+    for epochs in (1, 2, 3):
+        go_on(epochs)
+    assert [summary.get("ranks") for summary in summaries] == [None, 2, None]
+    mine, theirs = newest_checkpoint(out), newest_checkpoint(undisturbed[0])
+    assert mine.step == theirs.step
+    for name in theirs.tensors.keys() - {"random/torch"}:
+        difference = mine.tensors[name].read().double() - theirs.tensors[name].read().double()
+        assert difference.abs().mean() < 1e-5, name
+
+
+def test_ranks_go_on_only_with_what_they_can_train(ranks, data, tmp_path):
+    out = tmp_path / "run"
+    told = [flag for flag in training(data, out) if flag != "--distributed"]
+    assert run_command([*told, "--optimizer", "amsgrad", "--epochs", "1"]) == 0
+    again = ["train", "--distributed", "--resume", "--epochs", "2", "--out", str(out)]
+    for found in ranks.run(FILE, "commands", 2, [again]):
+        ((code, lines),) = found
+        assert (code, len(lines)) == (2, 1)
+        assert "optimizer must be one of adagrad, sgd with --distributed" in lines[0]
 
 
 def test_torchrun_starts_it(undisturbed, data, tmp_path):

@@ -97,7 +97,7 @@ def new(*, group=ALONE, **options):
         (resumed(seed=4), "was started with seed=0, not 4"),
         (resumed(base_dim=16), "was started with base_dim=8, not 16"),
         (resumed(data="/elsewhere"), "was started with data=.*, not '/elsewhere'"),
-        (resumed(distributed=True), "was started without --distributed: resume it without"),
+        (resumed(distributed=True), r"run has the option distributed: train\(group=\.\.\.\) takes"),
         (lambda path: resumed()(path.with_name("nowhere")), "nowhere holds no run to resume"),
         (lambda path: Run.open(path).train(), "run exists already; --resume continues it"),
         (lambda path: Run.create(path, told("mf")), "run exists already; --resume continues it"),

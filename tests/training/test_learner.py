@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from learner_contract import check_learner
-from mixdim.training import Group, LocalLearner, preset
+from mixdim.training import Group, LocalLearner, Trainer, preset
 from mixdim.training.optimizers import OPTIMIZERS
 from training_data import OwnModel, clicks, ratings, small_model
 
@@ -35,3 +35,20 @@ def test_a_model_in_one_process_keeps_the_contract(tmp_path, name, optimizer):
         return (learner.forward(batches[number]) - batches[number].target).square().mean()
 
     check_learner(make, loss_of, tmp_path, Group.alone())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"lr": 0.5}, "made with lr=0.01, but options have 0.5"),
+        ({"table_lr": 0.5}, "made with table_lr=0.01, but options have 0.5"),
+        ({"weight_decay": 0.5}, "made with weight_decay=0.0, but options have 0.5"),
+        ({"optimizer": "adagrad"}, "made with optimizer='amsgrad', but options have 'adagrad'"),
+    ],
+)
+def test_the_trainer_refuses_options_that_the_learner_was_not_made_with(other, message):
+    data, options = ratings(), preset("paper-cf")
+    learner = LocalLearner(OwnModel(data, width=4), options)
+    Trainer(learner, data, replace(options, epochs=3, table_lr=options.lr))
+    with pytest.raises(ValueError, match=message):
+        Trainer(learner, data, replace(options, **other))

@@ -23,6 +23,7 @@ from mixdim.distributed.tables import BlockTable
 from mixdim.training.learner import (
     MODEL,
     OPTIMIZER,
+    Rates,
     check_shapes,
     not_finite,
     with_prefix,
@@ -72,10 +73,12 @@ class ShardedLearner:
         model: DistributedModelParallel,
         places: dict[str, dict[str, Place]],
         *,
+        rates: Rates,
         kind: OptimizerKind,
         state_key: str | None,
         device: torch.device,
     ) -> None:
+        self.rates = rates
         self.places, self.state_key, self.device = places, state_key, device
         self.steps = 0  # that tables have taken: what plain optimizers count for each parameter
         self._model = model

@@ -36,6 +36,7 @@ from mixdim.distributed.sharded_learner import (
     embeddings_in,
     inside,
 )
+from mixdim.training.learner import Rates
 from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay, optimizers_of
 from mixdim.training.packed_rows import PackedRows
 
@@ -120,6 +121,8 @@ def shard(
     learner = ShardedLearner(
         spread,
         places,
+        # Of row-wise Adagrad, too, options say "adagrad": only tables on TorchRec have it.
+        rates=Rates(optimizer.removeprefix("rowwise_"), lr, table_lr, weight_decay),
         kind=OPTIMIZERS[dense_optimizer],
         state_key=STATE.get(optimizer),
         device=place,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,7 @@ class Run:
     def __init__(self, path: Path, config: RunConfig, plan: Plan) -> None:
         self.path, self.config, self.plan = path, config, plan
         self._new: Planned | None = None  # until training begins
+        self._any_group = False  # whether the group says if it is distributed, and not the config
         self._overwrites = False
         self._trained: Loaded | None = None  # the best weights, as they are served
 
@@ -96,7 +98,7 @@ class Run:
 
         Options by name override those of `config`. With `overwrite`, `train` replaces the run in `out`.
         With `resume`, a run that is in `out` is opened; its options are those it was started with, and
-        only `epochs`, `patience` and `checkpoint_every` may change.
+        only `epochs`, `patience`, `checkpoint_every` and `distributed` may change.
         """
         given = config if isinstance(config, RunConfig) else RunConfig.of(**(config or {}))
         given, out = RunConfig.of(**options).merged_with(given), Path(out)
@@ -121,7 +123,9 @@ class Run:
         for name in (CONFIG, PLAN):
             if not (path / name).is_file():
                 raise FileNotFoundError(f"{path} is not a run: it has no {name}")
-        return cls(path, saved_config(path), Plan.load(path / PLAN))
+        run = cls(path, saved_config(path), Plan.load(path / PLAN))
+        run._any_group = True
+        return run
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -148,10 +152,12 @@ class Run:
         """Train to the end, measure, and return the summary; with `resume`, continue what is there.
 
         - `group`: of a run with the option `distributed`, the group of `mixdim.distributed.init()`; all
-          its processes call this, and process 0 writes.
+          its processes call this, and process 0 writes. A run that was opened goes on with or without.
         - `known_baselines`: baselines that were measured before, by the fingerprint of their data.
         - `tuned`: what was tried to find the weight decay, for the summary.
         """
+        if self._any_group:
+            self.config = replace(self.config, distributed=True if group is not ALONE else None)
         check_group(self.path, self.config, group)
         speaks, new, summary = group.rank == 0, self._new, self.summary
         if new is None:

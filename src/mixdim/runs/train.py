@@ -42,7 +42,6 @@ from mixdim.training.memory import available_memory
 from mixdim.training.options import AUTO, check_preset
 from mixdim.training.resumption import MAY_CHANGE
 
-GO_ON = "torchrun --nproc-per-node 2 -m mixdim train --distributed --resume --out"
 NAMED = 3  # features in a line that says why
 
 Echo = Callable[[str], None]
@@ -101,24 +100,29 @@ def planned_again(
 
 
 def continued(given: RunConfig, saved: RunConfig, out: Path) -> RunConfig:
-    """The saved config of a run, with what may change; refuse what may not."""
+    """The saved config of a run, with what may change; refuse what may not.
+
+    One process may go on with a run of many, and the other way round.
+    """
     before_of = saved.to_dict()
-    if given.distributed and not saved.distributed:
-        raise ValueError(f"{out} was started without --distributed: resume it without")
     for name, value in given.given().items():
         before = before_of.get(name)
         now = str(Path(value).resolve()) if name in ("data", "plan") else value
         if name == "preset" and before is not None:
             now = check_preset(value)
-        if now != before and name not in MAY_CHANGE:
+        if now != before and name not in {*MAY_CHANGE, "distributed"}:
             raise ValueError(f"{out} was started with {name}={before!r}, not {value!r}")
-    return replace(given, data=None).merged_with(saved)
+    merged = replace(given, data=None).merged_with(saved)
+    return replace(merged, distributed=given.distributed)
 
 
 def check_group(out: Path, config: RunConfig, group: Group) -> None:
-    """Refuse to train with one process what is of many, and the other way round."""
+    """Refuse to train with one process what is to be of many, and the other way round."""
     if group is ALONE and config.distributed:
-        raise ValueError(f"{out} is of many processes: go on with {GO_ON} {out}")
+        raise ValueError(
+            f"{out} has the option distributed: train(group=...) takes the group of "
+            "mixdim.distributed.init()"
+        )
     if group is not ALONE and not config.distributed:
         raise ValueError(f"{out} is of one process: many need the option distributed")
 

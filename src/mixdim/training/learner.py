@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,27 @@ from mixdim.training.shards import Held, Shard, StoredTensor
 MODEL, OPTIMIZER = "model/", "optimizer/"
 
 
+class Rates(NamedTuple):
+    """What of `TrainingOptions` the optimizer of a learner was made with."""
+
+    optimizer: str
+    lr: float
+    table_lr: float
+    weight_decay: float
+
+    @classmethod
+    def of(cls, options: TrainingOptions) -> Rates:
+        """Those that options name."""
+        table_lr = options.lr if options.table_lr is None else options.table_lr
+        return cls(options.optimizer, options.lr, table_lr, options.weight_decay)
+
+    def check(self, options: TrainingOptions) -> None:
+        """Refuse options that name others."""
+        for name, own, named in zip(self._fields, self, Rates.of(options), strict=True):
+            if own != named:
+                raise ValueError(f"the learner was made with {name}={own!r}, but options have {named!r}")
+
+
 class Learner(Protocol):
     """A model that learns.
 
@@ -31,6 +52,10 @@ class Learner(Protocol):
     @property
     def model(self) -> nn.Module:
         """The module, to put it into training or evaluation mode and to call it."""
+
+    @property
+    def rates(self) -> Rates:
+        """How it steps: the trainer refuses options that say otherwise."""
 
     @property
     def device(self) -> torch.device | None:
@@ -69,7 +94,7 @@ class LocalLearner:
     """A model that one process holds."""
 
     def __init__(self, model: nn.Module, options: TrainingOptions) -> None:
-        self.model = model
+        self.model, self.rates = model, Rates.of(options)
         self.optimizer = NamedOptimizer(
             options.optimizer,
             model,

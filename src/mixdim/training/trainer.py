@@ -64,7 +64,7 @@ class Trainer:
     """One training run.
 
     - `learner`: the model and its optimizer: `LocalLearner(model, options)`, or what
-      `mixdim.distributed.shard` returns.
+      `mixdim.distributed.shard` returns. `options` must name the same optimizer and rates.
     - `out`, `progress`, `tensorboard`: as for `mixdim.fit`. In a group all must see the folder.
     - `group`: the processes that train together; see `mixdim.distributed.init`.
     """
@@ -82,6 +82,7 @@ class Trainer:
     ) -> None:
         if num_rows(data, "train") == 0:
             raise ValueError("the training split is empty")
+        learner.rates.check(options)
         self.learner, self.data, self.options = learner, data, options
         self.out = None if out is None else Path(out)
         self.group = Group.alone() if group is None else group
