@@ -117,7 +117,7 @@ def test_equal_evaluations_are_no_improvement(overfitting):
 
 @pytest.mark.parametrize(("name", "dataset"), [("dlrm", clicks), ("mf", ratings), ("ncf", ratings)])
 def test_the_model_ends_with_the_best_weights_and_their_metrics(tmp_path, name, dataset):
-    dataset, options = dataset(), replace(OPTIONS, epochs=6, lr=0.1)
+    dataset, options = dataset(), replace(OPTIONS, epochs=6, lr=0.3)
     model = small_model(name, dataset)
     fitted = mixdim.fit(model, dataset, options=options, out=tmp_path)
     metric = {"binary": "log_loss", "rating": "mse"}[dataset.task]
