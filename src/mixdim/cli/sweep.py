@@ -188,7 +188,7 @@ def recommend(
     others = {"lowest loss": best, "uniform": uniform}
     method = "method" if any(record.config.get("method") for record in found) else "temperature"
     losses = [f"{split} {chosen['loss']}" for split in ("validation", "test")]
-    lines = [["", method, "base_dim", "parameters", "bytes", *losses, "seeds"]]
+    lines = [["", method, "base_dim", "parameters", "embeddings", "model", *losses, "seeds"]]
     lines.append(["recommended", *_cells(chosen)])
     lines += [[label, *_cells(one)] for label, one in others.items() if one and one != chosen]
     typer.echo("\n".join(align(lines)) + "\n\n" + _rival(chosen, uniform))
@@ -259,6 +259,7 @@ def _cells(row: Row) -> list[str]:
         row["method"],
         base_dims(row),
         f"{row['parameters']:,.0f}",
+        format_bytes(int(row["embedding_bytes"])),
         format_bytes(int(row["num_bytes"])),
         *(with_deviation(row[split], row[f"{split}_std"]) for split in ("validation", "test")),
         str(row["seeds"]),
@@ -272,7 +273,7 @@ def _rival(chosen: Row, uniform: Row | None) -> str:
     if uniform is None:
         return "no uniform configuration that was measured reaches this validation loss"
     times = uniform["num_bytes"] / chosen["num_bytes"]
-    return f"uniform dimensions need {times:.3g} times the bytes for this validation loss"
+    return f"uniform dimensions need {times:.3g} times the bytes of the model for this validation loss"
 
 
 def _percent(text: str) -> float:

@@ -20,7 +20,7 @@ from mixdim.training.group import ALONE, Group
 from mixdim.training.inputs import TrainingData, num_rows
 from mixdim.training.slices import measure_slices, thirds_of_popularity
 
-# stage, samples done, samples in all, and a note such as the loss
+# stage, samples done, samples in all, and a note such as the loss (see mixdim._util.text.Note)
 Progress = Callable[[str, int, int, str], None]
 
 

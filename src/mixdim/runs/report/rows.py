@@ -109,6 +109,7 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
             "seed": summary["seed"],
             "parameters": summary["num_parameters"],
             "embedding_bytes": run["embedding_bytes"] if in_bytes else None,
+            "model_bytes": run["num_bytes"] if in_bytes else None,
             **metrics_of(summary),
             f"train_{run['loss']}": (record.train or {}).get(run["loss"]),
             f"best_possible_{run['loss']}": best_possible(summary),

@@ -156,7 +156,10 @@ def run_comparison(
         ]
 
     first = with_seeds(dict.fromkeys([asked.reference, *asked.candidates]), [0])  # "1/1" asks twice
-    found = sweep(first, records, **options)
+    # Of the runs that differ in nothing but the width, one is repeated with every other seed.
+    searches = {replace(run.config, base_dim=None) for run in first}
+    found = sweep(first, records, later=len(searches) * (seeds - 1), **options)
     best = {found[number].key for number in best_by_method(run_frame(found))["number"]}
+    made = len({record.key for record in found})
     repeated = [run.config for run, record in zip(first, found, strict=True) if record.key in best]
-    return found + sweep(with_seeds(repeated, range(1, seeds)), records, **options)
+    return found + sweep(with_seeds(repeated, range(1, seeds)), records, earlier=made, **options)

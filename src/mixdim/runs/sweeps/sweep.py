@@ -5,6 +5,7 @@ Knows nothing about figures; one run is the business of worker.py.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import torch
 
 from mixdim._util.arguments import whole_number
 from mixdim._util.signals import StopRequests
+from mixdim._util.text import Note
 from mixdim.data import Dataset
 from mixdim.planning.budget import parse_budget, width_of
 from mixdim.planning.from_counts import FloorWarning
@@ -24,6 +26,7 @@ from mixdim.planning.sizing import largest_base_dim
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model, check_fits
 from mixdim.runs.plans import plan_of
+from mixdim.runs.sweeps.forecast import Forecast
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines
 from mixdim.runs.sweeps.methods import OF_EMBEDDINGS, run_name
 from mixdim.runs.sweeps.records import Record, append_record, read_records
@@ -85,13 +88,18 @@ def run_sweep(
     jobs: int = 1,
     progress: Progress | None = None,
     on_record: Callable[[Record], None] | None = None,
+    earlier: int = 0,
+    later: int = 0,
 ) -> list[Record]:
     """Make every run that is not finished in the file `records`, and return the records of all.
 
     - `jobs`: runs at a time, each in a process of its own; they divide torch's threads.
     - `progress("runs", done, total, note)` is called once it is known which runs are finished, whenever
       a run begins or ends, and again and again while those that are left are under way elsewhere.
+      The note also has `seconds_left`, by the time that similar runs took.
     - `on_record`: called with each record as soon as it is written, or found to be finished.
+    - `earlier`, `later`: runs of the same work that were made before, or will be made after these; they
+      count in progress, and in what a stop says.
 
     The records come in the order of the runs. A run that fails, also by a budget that no model meets,
     is recorded as failed, and made again by the next sweep. SIGINT and SIGTERM raise `SweepStopped`;
@@ -103,13 +111,25 @@ def run_sweep(
     asked = _solve(runs)
     threads = max(1, torch.get_num_threads() // jobs)
     waiting = list({run.key: run for run in asked}.values())
-    total = len(waiting)
-    working: list[Worker] = []
+    configs, total = [run.config for run in waiting], earlier + len(waiting) + later
+    working: dict[Worker, float] = {}  # and when it began
     before = _recorded(records)
+    forecast = Forecast(before.values())
+
+    def finished() -> int:
+        return total - later - len(waiting) - len(working)
 
     def show(note: str = "") -> None:
         if progress is not None:
-            progress("runs", total - len(waiting) - len(working), total, note)
+            now = time.monotonic()
+            left = forecast.seconds_left(
+                [run.config for run in waiting],
+                [(worker.run.config, now - begun) for worker, begun in working.items()],
+                jobs=jobs,
+                later=later,
+                like=configs,
+            )
+            progress("runs", finished(), total, Note(note, left))
 
     def tell(record: Record) -> None:
         if on_record is not None:
@@ -133,7 +153,8 @@ def run_sweep(
             keep(run.record(error=run.error))
         else:
             known = known_baselines(recorded.values())
-            working.append(Worker(replace(run, known_baselines=known), threads=threads))
+            worker = Worker(replace(run, known_baselines=known), threads=threads)
+            working[worker] = time.monotonic()
             show(f"now {run_name({**run.config.to_dict(), 'model_budget': run.model_budget})}")
 
     with StopRequests(every=True) as stopped, RunLocks(records) as locks:
@@ -149,16 +170,16 @@ def run_sweep(
                 get_ready(stopped, seconds=SECONDS_BETWEEN_LOOKS)
             while waiting or working:
                 if stopped.name is not None:
-                    left = len(waiting) + len(working)
-                    raise SweepStopped(stopped.name, total - left, total)
+                    raise SweepStopped(stopped.name, finished(), total)
                 for run in list(waiting):
                     if len(working) < jobs and not stopped() and locks.take(run.key):
                         begin(run)
                 if waiting and len(working) < jobs and not stopped():
                     show(f"{len(waiting)} under way in other sweeps")
-                for worker in some_done(working, seconds=SECONDS_BETWEEN_LOOKS):
-                    working.remove(worker)
-                    keep(worker.finish())
+                for worker in some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS):
+                    record, begun = worker.finish(), working.pop(worker)
+                    forecast.add(record, time.monotonic() - begun)
+                    keep(record)
         finally:
             for worker in working:
                 worker.stop()
