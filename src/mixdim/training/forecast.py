@@ -5,7 +5,6 @@ Knows no model and no clock: it is told how long things took.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mixdim.training.schedule import Schedule

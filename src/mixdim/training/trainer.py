@@ -102,8 +102,8 @@ class Trainer:
             self.journal = Journal(self.out / "metrics.jsonl", tensorboard=folder)
         self.progress = progress if speaks else None
         self.clock = Clock()
-        rows = {split: num_rows(data, split) for split in ("validation", "test")}
-        self.forecast = Forecast(self.schedule, **rows)
+        rows = [num_rows(data, split) for split in ("validation", "test")]
+        self.forecast = Forecast(self.schedule, rows[0], rows[1])
         self.log = ProgressLog(self.journal, self.schedule, self.clock, self.forecast, self.progress)
 
     def run(self, *, resume: bool = False) -> Result:
