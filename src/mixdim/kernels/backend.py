@@ -9,7 +9,7 @@ add a class to BACKENDS.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,35 +89,46 @@ class StepCall(NamedTuple):
     options: dict[str, Any]
 
 
-class Backend(Protocol):
-    """A device's kernels: a method an operation, which returns None for a call that it does not take."""
+class Backend:
+    """A device's kernels: a method an operation, which returns None for a call that it does not take.
+
+    A backend inherits those that it never takes. Steps are taken by the backend that described them.
+    """
 
     def lookup(self, call: LookupCall) -> Tensor | None:
         """Look up or sum."""
+        return None
 
     def interact(self, call: InteractCall) -> Tensor | None:
         """Let vectors interact."""
+        return None
 
     def lookup_interact(self, call: LookupInteractCall) -> Tensor | None:
         """Look up and interact."""
+        return None
 
     def scores(self, call: ScoresCall) -> Tensor | None:
         """Multiply users' and items' vectors."""
+        return None
 
     def decode(self, call: DecodeCall) -> Tensor | None:
         """Take rows that are codes."""
+        return None
 
     def mlp(self, call: MlpCall) -> Tensor | None:
         """Compute linear layers."""
+        return None
 
     def describe_step(self, call: StepCall) -> tuple[float, ...] | None:
         """Describe an optimizer's step, for `take_steps`."""
+        return None
 
     def take_steps(self, steps: list[tuple[float, ...]]) -> int | None:
         """Take them all: see `mixdim.kernels.amsgrad.amsgrad`."""
+        return None
 
 
-class CpuKernels:
+class CpuKernels(Backend):
     """The kernels that are compiled from C++: float32 on a CPU, and codes without gradients."""
 
     def lookup(self, call: LookupCall) -> Tensor | None:
