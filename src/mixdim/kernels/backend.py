@@ -32,9 +32,9 @@ Operation = Literal[
 
 
 class LookupCall(NamedTuple):
-    """Look up single ids or sum bags: -> (B, F, base_dim). What is asked is made if it may be served."""
+    """Look up single ids or sum bags: -> (B, F, base_dim). `request` makes the lookup, if it may be served."""
 
-    ask: Callable[[], Lookup]
+    request: Callable[[], Lookup]
     is_whole: bool  # whether the kernels are given all blocks of the layer
     has_codes: bool
     is_sparse: bool  # whether tables get row-sparse gradients
@@ -52,7 +52,7 @@ class LookupInteractCall(NamedTuple):
     """Look up ids and let them interact; in the split form if there is one for this batch."""
 
     dense: Tensor
-    ask: Callable[[], Lookup]
+    request: Callable[[], Lookup]
     split: Callable[[], SplitForm | None]
     kept: Callable[[Lookup], KeptWeights | None]  # what is prepared of weights that do not change
 
@@ -60,7 +60,7 @@ class LookupInteractCall(NamedTuple):
 class ScoresCall(NamedTuple):
     """Dot products of users and items; `gram` makes the products of their lifts."""
 
-    ask: Callable[[], tuple[Lookup, Lookup]]
+    request: Callable[[], tuple[Lookup, Lookup]]
     gram: Callable[[], Tensor]
 
 
@@ -133,16 +133,18 @@ class CpuKernels(Backend):
 
     def lookup(self, call: LookupCall) -> Tensor | None:
         """Look up or sum; codes are read where nothing is to be trained."""
-        asked = call.ask()
-        if not _takes(asked):
+        request = call.request()
+        if not _takes(request):
             return None
-        if asked.layer.codes is None:
-            return lookup(asked)
-        if type(asked.ids) is not Tensor:
+        if request.layer.codes is None:
+            return lookup(request)
+        if type(request.ids) is not Tensor:
             return None
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in asked.parameters):
+        if torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in request.parameters
+        ):
             return None  # a row that a block shares may be trained beside codes
-        return vectors(asked)
+        return vectors(request)
 
     def interact(self, call: InteractCall) -> Tensor | None:
         """One kernel for the products of all pairs."""
@@ -150,17 +152,17 @@ class CpuKernels(Backend):
 
     def lookup_interact(self, call: LookupInteractCall) -> Tensor | None:
         """Fused, or in the split form."""
-        asked = call.ask()
-        if not _takes(asked) or not _are_floats(call.dense):
+        request = call.request()
+        if not _takes(request) or not _are_floats(call.dense):
             return None
         split = call.split()
         if split is None:
-            return lookup_interaction(call.dense, asked)
-        return split_interaction(call.dense, asked, split, call.kept(asked))
+            return lookup_interaction(call.dense, request)
+        return split_interaction(call.dense, request, split, call.kept(request))
 
     def scores(self, call: ScoresCall) -> Tensor | None:
         """Without the vectors of users and items."""
-        sides = call.ask()
+        sides = call.request()
         if not all(_takes(side) for side in sides):
             return None
         return dot_scores(*sides, call.gram())
@@ -219,9 +221,9 @@ def _fits_in_a_graph(operation: Operation, call: Any) -> bool:
     return call.checks_ids or not torch.compiler.is_exporting()
 
 
-def _takes(asked: Lookup) -> bool:
+def _takes(request: Lookup) -> bool:
     """Whether ids and tensors of a lookup are as the kernels read them."""
-    ids, _, row_weights, layer = asked
+    ids, _, row_weights, layer = request
     order = layer.rank_of_id
     return (
         ids.dtype in (torch.int32, torch.int64)

@@ -95,7 +95,7 @@ class Plan:
 
     @cached_property
     def cost(self) -> Cost:
-        """What all blocks and the ranks of ids cost: all that is said of a plan's size is asked here."""
+        """What all blocks and the ranks of ids cost; every size of a plan follows from it."""
         costs = [block.storage.cost(block.size, self.base_dim) for block in self.blocks]
         table, projection, held, _ = (sum(part) for part in zip(*costs, strict=True))
         shared = sum(storage.shared_parameters for storage in self.sharing)

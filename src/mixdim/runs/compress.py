@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mixdim.runs.run import Run
 
 # What a plan says instead.
-NOT_ASKED = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim", "method", "bits")
+DECIDED_BY_PLAN = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim", "method", "bits")
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def compress_run(
     provenance = {"rule": "compressed", "was": dict(run.plan.provenance)}
     features = tuple(choice.plan.features[0] for _, choice in chosen)
     plan = Plan(run.plan.base_dim, provenance, features)
-    not_asked: dict[str, Any] = dict.fromkeys(NOT_ASKED)
+    decided: dict[str, Any] = dict.fromkeys(DECIDED_BY_PLAN)
     config = replace(
         run.config,
-        **not_asked,
+        **decided,
         plan=str((out / PLAN).resolve()),
         data=str(dataset.path.resolve()),
     )
@@ -150,7 +150,7 @@ def _choose(
     by_loss: bool,
 ) -> list[tuple[TrainedTable, Choice]]:
     """What was learned of each feature, and how to serve it."""
-    tables, asked = tables_of(model), _asked(config, dataset)
+    tables, lookups = tables_of(model), _lookups_of(config, dataset)
     metrics = loss_metrics(model, dataset) if by_loss else {}
     trained = [
         TrainedTable(
@@ -161,7 +161,7 @@ def _choose(
     chosen = choose(trained, num_bytes, bands=bands, bits=[bits])
     assert all(choice.bands is None for choice in chosen)  # since ids are ranks
     return [
-        (replace(table, counts=asked[table.name]), choice)
+        (replace(table, counts=lookups[table.name]), choice)
         for table, choice in zip(trained, chosen, strict=True)
     ]
 
@@ -199,18 +199,18 @@ def _table_keys(model: Model) -> set[str]:
     }
 
 
-def _asked(config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
+def _lookups_of(config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
     """How much each row counts: its lookups in training, those made unknown by dropout included.
 
-    A row that was never asked for still counts a little, so that its band is not fitted to nothing.
+    A row that was never looked up still counts a little, so that its band is not fitted to nothing.
     """
-    asked = {}
+    lookups = {}
     for feature in dataset.meta.features:
         counts = dataset.counts[feature.name].astype(np.float64)
         if config.unknown_dropout:
             counts[feature.out_of_vocabulary] += (counts / (1 + counts)).sum()
-        asked[feature.name] = counts + 1e-6 * max(counts.mean(), 1e-6)
-    return asked
+        lookups[feature.name] = counts + 1e-6 * max(counts.mean(), 1e-6)
+    return lookups
 
 
 def _measure(
@@ -242,10 +242,10 @@ def _summary(
     if old.get("data_fingerprint") != dataset.fingerprint:  # other rows, by the same vocabulary
         old |= {"baselines": {}, "unknown_lookups": {}}
     layers = model.embedding_layers()
-    said = {name: None for name in NOT_ASKED if name in old}
+    empty = {name: None for name in DECIDED_BY_PLAN if name in old}
     return {
         **old,
-        **said,
+        **empty,
         "plan": config.plan,
         "provenance": dict(plan.provenance),
         "base_dim": plan.base_dim,

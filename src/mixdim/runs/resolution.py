@@ -91,7 +91,8 @@ def without_data(config: RunConfig) -> RunConfig:
         check_bits(config.bits)
     if isinstance(config.bands, int) and config.bands > MOST_BANDS:
         raise ValueError(
-            f"bands of a run must be at most {MOST_BANDS:,}, got {config.bands}: each is a table of its own"
+            f"bands of a run must be at most {MOST_BANDS:,}, got {config.bands}: "
+            "each is a table of its own"
         )
     name = check_preset(AUTO if config.preset is None else config.preset)
     found = config.merged_with(

@@ -69,7 +69,7 @@ def fit(
 
 
 def _chosen(data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
-    """What is done if nobody says how to train, as far as the optimizer and rate that are said allow."""
+    """The options where nobody gives any, for the given optimizer and learning rate."""
     return auto_options(
         task_of(data.task).name,
         max(1, num_rows(data, "train")),

@@ -130,8 +130,8 @@ def train_command(record: Record, out: str = "run") -> str:
     # What was chosen from the data is said, so that the run is the same whatever would be chosen now.
     from_data = {name for name, option in options.items() if option.from_data}
     always |= from_data if config.preset == AUTO else {"preset"}
-    told = RunConfig.of(**{name: value for name, value in config.given().items() if name in always})
-    defaults = told.resolved_for(common_task([record.summary]).name, train_rows=1).given()
+    given = RunConfig.of(**{name: value for name, value in config.given().items() if name in always})
+    defaults = given.resolved_for(common_task([record.summary]).name, train_rows=1).given()
     words = ["mixdim", "train"]
     for name, value in config.given().items():
         if name in always or value != defaults.get(name):

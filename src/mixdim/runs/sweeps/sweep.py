@@ -49,7 +49,7 @@ class RunRequest:
 
 
 def within_budget(config: RunConfig, budget: str) -> RunRequest:
-    """A run within a budget as a sweep is asked for it.
+    """A run within a budget, as the flag of a sweep names it.
 
     "2^15", "1M" and "64MB" (in float32) count the whole model. "width:2", what uniform dimensions of
     width 2 have, and "embeddings:1M" or "embeddings:4MB" count embeddings alone, as in `mixdim train`.
@@ -108,9 +108,9 @@ def run_sweep(
     """
     jobs = whole_number(jobs, "jobs")
     _check_place(records)
-    asked = _solve(runs)
+    solved_runs = _solve(runs)
     threads = max(1, torch.get_num_threads() // jobs)
-    waiting = list({run.key: run for run in asked}.values())
+    waiting = list({run.key: run for run in solved_runs}.values())
     configs, total = [run.config for run in waiting], earlier + len(waiting) + later
     working: dict[Worker, float] = {}  # and when it began
     before = _recorded(records)
@@ -184,11 +184,11 @@ def run_sweep(
             for worker in working:
                 worker.stop()
             remove_abandoned_folders()
-    found = {record.key: record for record in read_records([records])} if asked else {}
+    found = {record.key: record for record in read_records([records])} if solved_runs else {}
     # Budgets so close that they allow the same base_dim share a run.
     return [
         replace(record, config={**record.config, "model_budget": run.model_budget})
-        for run, record in ((run, found[run.key]) for run in asked)
+        for run, record in ((run, found[run.key]) for run in solved_runs)
     ]
 
 
@@ -272,7 +272,7 @@ def _solve(runs: Sequence[RunRequest]) -> list[SolvedRun]:
         except InfeasibleBudgetError as error:
             return error
 
-    asked = []
+    solved_runs = []
     for run in runs:
         if run.config.data is None:
             raise ValueError("data is missing: every run of a sweep needs a prepared folder")
@@ -281,16 +281,16 @@ def _solve(runs: Sequence[RunRequest]) -> list[SolvedRun]:
         config = replace(run.config, data=str(dataset.path), tensorboard=False)
         config = config.resolved(dataset)
         if run.model_budget is None:
-            asked.append(SolvedRun(config, config.key(dataset.fingerprint)))
+            solved_runs.append(SolvedRun(config, config.key(dataset.fingerprint)))
             continue
         solved = within(replace(config, seed=0), run.model_budget)  # the same for every seed
         if isinstance(solved, InfeasibleBudgetError):
             key = config.key(dataset.fingerprint, model_budget=run.model_budget)
-            asked.append(SolvedRun(config, key, run.model_budget, str(solved)))
+            solved_runs.append(SolvedRun(config, key, run.model_budget, str(solved)))
         else:
             config = replace(solved, seed=config.seed)
-            asked.append(SolvedRun(config, config.key(dataset.fingerprint), run.model_budget))
-    return asked
+            solved_runs.append(SolvedRun(config, config.key(dataset.fingerprint), run.model_budget))
+    return solved_runs
 
 
 def _recorded(records: Path) -> dict[str, Record]:
