@@ -171,7 +171,8 @@ def _make(
             raise
         least = error.least + share.kept
         raise BudgetTooSmallError(
-            f"budget of {share.requested:,} bytes is too small: the smallest for all tables is {least:,} "
+            f"budget of {share.requested:,} bytes is too small: the smallest for all tables is "
+            f"{least:,} "
             f"bytes, {share.kept:,} of them for those that stay as they are"
         ) from None
     for table, own, choice in zip(wanted, trained, chosen, strict=True):

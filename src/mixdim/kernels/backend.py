@@ -32,7 +32,7 @@ Operation = Literal[
 
 
 class LookupCall(NamedTuple):
-    """Look up single ids or sum bags: -> (B, F, base_dim). `request` makes the lookup, if it may be served."""
+    """Look up single ids or sum bags: -> (B, F, base_dim). `request` makes the arguments on demand."""
 
     request: Callable[[], Lookup]
     is_whole: bool  # whether the kernels are given all blocks of the layer
