@@ -11,7 +11,7 @@ import torch
 
 import mixdim
 from mixdim.models import MODELS, Baseline, Drawn, Facts
-from mixdim.serving.layer_graph import Asked
+from mixdim.serving.layer_graph import ExportOptions
 from mixdim.serving.torch_file import traced
 from model_samples import MIXED, PLAIN, normal, seeded
 from served_files import answer, nothing_folded, served
@@ -149,7 +149,7 @@ class BuiltContract:
 
     def assert_traced(self, model, batches, bags=()):
         """One graph of PyTorch's operators, as a .pt2 file holds it, answers as the model does."""
-        program = traced(model, Asked(bags)).module()
+        program = traced(model, ExportOptions(bags)).module()
         for batch in batches:
             dense = [batch.dense] if model.num_dense else []
             of_bags = (tensor.long() for name in bags for tensor in batch.bags[name])

@@ -261,7 +261,7 @@ def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, fold
     assert {record.config["seed"] for record in records} == {0, 1}
     assert run(["recommend", "--records", str(folder / "methods.jsonl"), "--loss-within", "50%"]) == 0
     printed = capsys.readouterr()
-    assert "have fewer than 2 seeds and were left out" in printed.err
+    assert printed.err == ""
     assert " --method " in printed.out.splitlines()[-1]
 
 

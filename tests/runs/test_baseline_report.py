@@ -131,7 +131,7 @@ def test_the_report_says_them_beside_each_data_set():
     assert "<td>constant 1.2500, biases 0.8300</td>" in page
 
 
-def test_nothing_is_said_of_runs_from_before_there_were_baselines():
+def test_runs_from_before_there_were_baselines_get_no_line():
     old = finished()
     assert baselines_in_words([old.summary]) == ""
     assert baselines_line([old.summary]) is None

@@ -1,6 +1,9 @@
 """Runs made small: what they hold, what they say, and what is left when something goes wrong."""
 
 import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -146,6 +149,37 @@ def test_an_interrupted_compression_leaves_what_was_there(error, tmp_path, monke
             Run.open(tmp_path / "run").compress(tmp_path / out, budget="1/4", overwrite=True)
     assert content(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "small"]
+
+
+def relative(files, folder):
+    return {path.relative_to(folder): data for path, data in files.items()}
+
+
+def test_a_run_whose_replacement_was_killed_comes_back_at_the_next_command(tmp_path, monkeypatch):
+    work, killed, rename = tmp_path / "work", tmp_path / "killed", Path.rename
+    trained(told("mf", **WIDE, epochs=1), work / "run")
+    Run.open(work / "run").compress(work / "small", budget="1/2")
+    before = relative(content(work / "small"), work)
+
+    def as_a_kill_leaves_it(path, target):
+        rename(path, target)
+        if path == work / "small":
+            shutil.copytree(work, killed)
+
+    monkeypatch.setattr(Path, "rename", as_a_kill_leaves_it)
+    Run.open(work / "run").compress(work / "small", budget="1/4", overwrite=True)
+    for number, next_command in enumerate((
+        lambda folder: Run.open(folder / "small"),
+        lambda folder: Run.open(folder / "run").compress(folder / "small", budget="1/4"),
+        lambda folder: Run.create(folder / "small", told("mf", **WIDE)),
+    )):  # fmt: skip
+        folder = tmp_path / str(number)
+        shutil.copytree(killed, folder)
+        assert not (folder / "small").exists()
+        with suppress(FileExistsError):  # without --overwrite
+            next_command(folder)
+        assert relative(content(folder / "small"), folder) == before
+        assert sorted(path.name for path in folder.iterdir()) == ["run", "small"]
 
 
 def test_the_same_is_fitted_every_time(tmp_path):

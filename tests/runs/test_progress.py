@@ -1,5 +1,12 @@
 """How far a command is, where there is no terminal."""
 
+import io
+import re
+
+from rich.console import Console
+
+from mixdim._util.text import Note
+from mixdim.runs import progress
 from mixdim.runs.progress import plain_lines, progress_bars
 
 
@@ -52,6 +59,28 @@ def test_slow_steps_are_announced_at_once_and_finished_ones_found_before_do_not_
         "runs: 0 of 4, 0:11:00 elapsed",
         "runs: 1 of 4, 0:21:00 elapsed, about 0:30:00 left",
     ]
+
+
+def test_what_a_note_says_of_the_time_left_goes_before_the_speed_of_the_bar(capsys, monkeypatch):
+    clock = Clock()
+    show = plain_lines(clock=clock)
+    for done, left in ((800, None), (900, None), (901, 600.0)):
+        clock.now += 60
+        show("training", done, 1000, Note("epoch 1", left))
+    assert capsys.readouterr().err.splitlines() == [
+        "training: 800 of 1,000, 0:01:00 elapsed; epoch 1",
+        "training: 900 of 1,000, 0:02:00 elapsed; epoch 1",
+        "training: 901 of 1,000, 0:03:00 elapsed, about 0:10:00 left; epoch 1",
+    ]
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(progress, "Console", lambda stderr: terminal)
+    monkeypatch.setattr(terminal, "get_time", clock)
+    with progress_bars() as show:
+        show("training", 900, 1000, Note("epoch 1", 600.0))
+        clock.now += 60  # the bar runs down by itself
+    lines = re.sub(r"\x1b\[[\d;]*m", "", terminal.file.getvalue())
+    assert "0:10:00 epoch 1" in lines
+    assert "0:09:00 epoch 1" in lines
 
 
 def test_a_quick_command_says_nothing_about_progress_in_a_log(capsys):

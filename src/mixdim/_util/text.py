@@ -31,3 +31,21 @@ def align(lines: list[list[str]]) -> list[str]:
         ]).rstrip()
         for line in lines
     ]  # fmt: skip
+
+
+class Note(str):
+    """What stands behind a bar, such as a loss; `seconds_left` is what all the work will still take.
+
+    It is None while nobody knows.
+
+    >>> Note("epoch 1/3", 90.0), Note("epoch 1/3", 90.0).seconds_left
+    ('epoch 1/3', 90.0)
+    """
+
+    seconds_left: float | None
+
+    def __new__(cls, text: str, seconds_left: float | None) -> Note:
+        """Make a text that also says how long the work will take."""
+        note = super().__new__(cls, text)
+        note.seconds_left = seconds_left
+        return note

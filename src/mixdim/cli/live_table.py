@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from mixdim.runs.progress import Show, plain_lines
+from mixdim.runs.progress import Show, TimeLeft, fields_of, plain_lines
 
 if TYPE_CHECKING:
     from mixdim.runs.sweeps.records import Record
@@ -32,11 +32,11 @@ def live_table(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        TimeLeft(),
         TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)),
     )
     bar = Progress(*columns)
-    task = bar.add_task("runs", note="")
+    task = bar.add_task("runs", **fields_of("", 0.0))
     console = Console(stderr=True)
     if not console.is_terminal:
         yield plain_lines(slow="runs"), so_far.append
@@ -44,7 +44,7 @@ def live_table(
     with Live(bar, console=console, transient=True) as live:
 
         def progress(stage: str, done: int, total: int | None, note: str = "", /) -> None:
-            bar.update(task, completed=done, total=total, note=note)
+            bar.update(task, completed=done, total=total, **fields_of(note, bar.get_time()))
 
         def on_record(record: Record) -> None:
             so_far.append(record)

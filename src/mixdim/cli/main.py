@@ -68,8 +68,8 @@ def run(arguments: list[str]) -> int:
             return end_with(KeyboardInterrupt() if is_late else error, arguments, debug=debug)
 
 
-def _version_if_asked(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         version()
         raise typer.Exit
 
@@ -78,7 +78,7 @@ def _version_if_asked(asked: bool) -> None:
 def all_commands(
     _: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_version_if_asked, is_eager=True),
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
 ) -> None:

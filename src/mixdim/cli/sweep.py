@@ -114,18 +114,18 @@ def sweep(
         if getattr(more, name) is not None:
             raise ValueError(f"{config}: a sweep sets {name} itself")
     flags = {"model": model, "bands": option("bands").parse(bands), "rounding": rounding}
-    told = RunConfig.of(**flags, preset=preset).merged_with(more)
+    given = RunConfig.of(**flags, preset=preset).merged_with(more)
     if plot is not None:
         from mixdim.runs.figures.plots import check_picture, save_figure
 
         if methods is None:
             raise ValueError("--plot needs --methods; temperatures are drawn by `mixdim report`")
         check_picture(plot)  # not only after hours
-    nearest_rounding(told.rounding or FILL, has_budget=True)
-    every_bits = [32 if told.bits is None else told.bits]
+    nearest_rounding(given.rounding or FILL, has_budget=True)
+    every_bits = [32 if given.bits is None else given.bits]
     if bits is not None:
         every_bits = parse_numbers(bits, "bits", int, example="32,8")
-    folders, seeds = parse_list(data or told.data or "", "data"), whole_number(seeds, "seeds")
+    folders, seeds = parse_list(data or given.data or "", "data"), whole_number(seeds, "seeds")
     if methods is None:
         if sizes is not None or budgets is None:
             raise ValueError("give --budgets, or --methods and --bytes")
@@ -133,12 +133,12 @@ def sweep(
         texts = usual if temperatures is None else temperatures
         numbers = parse_numbers(texts, "temperatures", float, example=usual)
         chosen = [unit_interval(number, "temperature") for number in numbers]
-        asked = _runs(told, folders, chosen, parse_list(budgets, "budgets"), every_bits, seeds)
-        make, table = partial(run_sweep, asked), sweep_table
+        wanted = _runs(given, folders, chosen, parse_list(budgets, "budgets"), every_bits, seeds)
+        make, table = partial(run_sweep, wanted), sweep_table
     else:
         if sizes is None or budgets is not None or temperatures is not None:
             raise ValueError("--methods takes --bytes, and neither --budgets nor --temperatures")
-        comparison = _comparison(told, folders[0], methods, sizes, every_bits, reference_width, widths)
+        comparison = _comparison(given, folders[0], methods, sizes, every_bits, reference_width, widths)
         make, table = partial(run_comparison, comparison, folders, seeds=seeds), comparison_table
     so_far: list[Record] = []
     try:
@@ -188,7 +188,7 @@ def recommend(
     others = {"lowest loss": best, "uniform": uniform}
     method = "method" if any(record.config.get("method") for record in found) else "temperature"
     losses = [f"{split} {chosen['loss']}" for split in ("validation", "test")]
-    lines = [["", method, "base_dim", "parameters", "bytes", *losses, "seeds"]]
+    lines = [["", method, "base_dim", "parameters", "embeddings", "model", *losses, "seeds"]]
     lines.append(["recommended", *_cells(chosen)])
     lines += [[label, *_cells(one)] for label, one in others.items() if one and one != chosen]
     typer.echo("\n".join(align(lines)) + "\n\n" + _rival(chosen, uniform))
@@ -196,7 +196,7 @@ def recommend(
 
 
 def _runs(
-    told: RunConfig,
+    given: RunConfig,
     folders: list[str],
     temperatures: list[float],
     budgets: list[str],
@@ -208,9 +208,9 @@ def _runs(
 
     def config(seed: int, temperature: float, bits: int) -> RunConfig:
         # No rounding does anything to uniform dimensions: by this name they are in earlier records.
-        rounding = (told.rounding or FILL) if temperature > 0 else "power_of_two"
+        rounding = (given.rounding or FILL) if temperature > 0 else "power_of_two"
         return replace(
-            told,
+            given,
             data=folders[seed % len(folders)],
             temperature=temperature,
             rounding=rounding,
@@ -225,7 +225,7 @@ def _runs(
 
 
 def _comparison(
-    told: RunConfig,
+    given: RunConfig,
     folder: str,
     methods: str,
     sizes: str,
@@ -238,8 +238,8 @@ def _comparison(
     from mixdim.runs.sweeps.comparison import comparison
 
     numbers = parse_numbers(widths, "widths", int, example="2,4,8")
-    asked = comparison(
-        told,
+    wanted = comparison(
+        given,
         Dataset(folder),
         parse_list(methods, "methods"),
         parse_list(sizes, "bytes"),
@@ -247,9 +247,9 @@ def _comparison(
         reference_width=whole_number(reference_width, "reference_width"),
         widths=[whole_number(width, "widths") for width in numbers],
     )
-    for line in filter(None, [asked.differences, *asked.not_possible]):
+    for line in filter(None, [wanted.differences, *wanted.not_possible]):
         typer.echo(line, err=True)
-    return asked
+    return wanted
 
 
 def _cells(row: Row) -> list[str]:
@@ -259,6 +259,7 @@ def _cells(row: Row) -> list[str]:
         row["method"],
         base_dims(row),
         f"{row['parameters']:,.0f}",
+        format_bytes(int(row["embedding_bytes"])),
         format_bytes(int(row["num_bytes"])),
         *(with_deviation(row[split], row[f"{split}_std"]) for split in ("validation", "test")),
         str(row["seeds"]),
@@ -272,7 +273,7 @@ def _rival(chosen: Row, uniform: Row | None) -> str:
     if uniform is None:
         return "no uniform configuration that was measured reaches this validation loss"
     times = uniform["num_bytes"] / chosen["num_bytes"]
-    return f"uniform dimensions need {times:.3g} times the bytes for this validation loss"
+    return f"uniform dimensions need {times:.3g} times the bytes of the model for this validation loss"
 
 
 def _percent(text: str) -> float:

@@ -171,7 +171,8 @@ def _make(
             raise
         least = error.least + share.kept
         raise BudgetTooSmallError(
-            f"budget of {share.asked:,} bytes is too small: the smallest for all tables is {least:,} "
+            f"budget of {share.requested:,} bytes is too small: the smallest for all tables is "
+            f"{least:,} "
             f"bytes, {share.kept:,} of them for those that stay as they are"
         ) from None
     for table, own, choice in zip(wanted, trained, chosen, strict=True):
@@ -289,16 +290,16 @@ class Share(NamedTuple):
 
     available: int
     kept: int
-    asked: int
+    requested: int
 
 
 def _share(budget: Any, tables: Sequence[ModelTable], wanted: Sequence[ModelTable]) -> Share:
     full = sum(table.nbytes for table in wanted)
     if (share := share_of(budget, full)) is not None:
         return Share(max(share, 1), 0, share)
-    asked = parse_bytes(budget) if isinstance(budget, str) else whole_number(budget, "budget")
+    requested = parse_bytes(budget) if isinstance(budget, str) else whole_number(budget, "budget")
     kept = sum(table.nbytes for table in tables) - full
-    return Share(max(asked - kept, 1), kept, asked)
+    return Share(max(requested - kept, 1), kept, requested)
 
 
 def share_of(budget: Any, full: int) -> int | None:

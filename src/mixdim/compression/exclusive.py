@@ -32,10 +32,10 @@ def exclusive(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def untouched(tables: Sequence[ModelTable]) -> Iterator[None]:
     """Raise in the end if tables were asked for or written to meanwhile, by whatever thread."""
-    asked: list[str] = []
+    read: list[str] = []
     versions = [_version(table) for table in tables]
     hooks = [
-        table.module.register_forward_pre_hook(lambda *_, name=table.name: asked.append(name))
+        table.module.register_forward_pre_hook(lambda *_, name=table.name: read.append(name))
         for table in tables
     ]
     try:
@@ -46,7 +46,7 @@ def untouched(tables: Sequence[ModelTable]) -> Iterator[None]:
     changed = [
         table.name for table, version in zip(tables, versions, strict=True) if _version(table) != version
     ]
-    for names, what in ((asked, "asked for"), (changed, "changed")):
+    for names, what in ((read, "asked for"), (changed, "changed")):
         if names:
             raise RuntimeError(
                 f"the model is in use on another thread: {names[0]} was {what} while it was being "

@@ -83,12 +83,12 @@ def load_compressed(model: nn.Module, path: str | Path) -> None:
     _check_has_values(model)
     saved = _read(Path(path))
     with exclusive(model):
-        stand_ins: dict[str, nn.Module] = {}
+        replacements: dict[str, nn.Module] = {}
         for described in saved.tables:
             stand_in = _rebuilt(described, found, saved.state, path)
-            stand_ins |= dict.fromkeys(described["names"], stand_in)
-        _check_fits(model, stand_ins, saved.state, path)
-        for name, stand_in in stand_ins.items():
+            replacements |= dict.fromkeys(described["names"], stand_in)
+        _check_fits(model, replacements, saved.state, path)
+        for name, stand_in in replacements.items():
             put_in_place(model, name, stand_in)
         model.load_state_dict(saved.state)
 
@@ -193,11 +193,14 @@ def _ids(described: Mapping[str, Any], plan: Plan, path: str | Path, device: str
 
 
 def _check_fits(
-    model: nn.Module, stand_ins: Mapping[str, nn.Module], state: Mapping[str, Tensor], path: str | Path
+    model: nn.Module,
+    replacements: Mapping[str, nn.Module],
+    state: Mapping[str, Tensor],
+    path: str | Path,
 ) -> None:
     """Refuse a file whose state is not that of the model with stand-ins in place."""
     mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    for name, stand_in in stand_ins.items():
+    for name, stand_in in replacements.items():
         mine.pop(f"{name}.weight")
         own = stand_in.state_dict(prefix=f"{name}.")
         mine |= {key: tuple(value.shape) for key, value in own.items()}
@@ -239,14 +242,14 @@ def _read(path: Path) -> Saved:
 
 
 def _checked(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of a table; a KeyError or a TypeError where that is malformed."""
+    """The description of a table; a KeyError or a TypeError where it is malformed."""
     if not all(isinstance(name, str) for name in entry["names"]) or not entry["names"]:
         raise TypeError
     return {name: entry[name] for name in ("names", "options", "plan", "codes")}
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of what is said of tables, of names and of numbers."""
+    """A checksum of the descriptions of tables, of names and of numbers."""
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         digest.update(name.encode())

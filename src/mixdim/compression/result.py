@@ -1,4 +1,4 @@
-"""What became of a model's tables, to be printed and asked. Does nothing to them."""
+"""What became of a model's tables, to be printed and read. Changes none of them."""
 
 from __future__ import annotations
 

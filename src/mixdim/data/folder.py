@@ -27,6 +27,7 @@ import numpy as np
 import polars as pl
 
 from mixdim._util.arguments import whole_number
+from mixdim._util.folders import PARTIAL, brought_back
 from mixdim.data.dense_rules import DenseRule, dense_names
 from mixdim.tasks import TASKS
 
@@ -43,7 +44,6 @@ SAMPLE = 1 << 20  # bytes of each of the pieces that a large file is fingerprint
 PIECES = 64
 ENOUGH_FILES = 128  # a process may always open so many files
 CHUNK = 1 << 22  # numbers of an array that are looked at together
-UNFINISHED = ".partial-"  # in the name of a folder that is being written
 
 
 @dataclass(frozen=True)
@@ -173,11 +173,11 @@ def fingerprint(path: Path) -> str:
 
 def read_meta(folder: str | Path) -> Meta:
     """Read and check `meta.json` and, against it, every file of the folder."""
-    folder = Path(folder)
+    folder = brought_back(folder)
     page = folder / "meta.json"
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a prepared folder: there is no such directory")
-    if folder.name.startswith(".") and UNFINISHED in folder.name:
+    if folder.name.startswith(".") and PARTIAL in folder.name:
         raise ValueError(
             f"{folder} is what an interrupted run left: remove it and prepare the data again"
         )

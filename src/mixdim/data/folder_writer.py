@@ -5,16 +5,11 @@ Knows nothing about what is in it.
 
 from __future__ import annotations
 
-import errno
 import json
-import logging
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from glob import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,13 +18,8 @@ import numpy as np
 import polars as pl
 
 from mixdim._util.files import follow_links, sync, write_atomically
-from mixdim._util.locks import at_work
-from mixdim._util.signals import signals_as_exceptions
-from mixdim.data.folder import FORMAT, UNFINISHED, VERSION, Meta, fingerprint
-
-log = logging.getLogger("mixdim.data")
-
-OLD = "-old"  # ends the name of a folder that is being replaced
+from mixdim._util.folders import partial_folder, put_in_place, tidy_up
+from mixdim.data.folder import FORMAT, VERSION, Meta, fingerprint
 
 
 class FolderWriter:
@@ -42,7 +32,7 @@ class FolderWriter:
 
     def __init__(self, out: str | Path, *, overwrite: bool = False) -> None:
         self.out, self.overwrite = follow_links(out), overwrite
-        _clear_away(self.out)
+        tidy_up(self.out)
         if self.out.exists() and not overwrite:
             raise FileExistsError(f"{self.out} exists already; --overwrite replaces it")
         if self.out.exists() and not (self.out / "meta.json").is_file():
@@ -52,8 +42,7 @@ class FolderWriter:
 
     def __enter__(self) -> Self:
         with ExitStack() as begun:
-            begun.enter_context(signals_as_exceptions())
-            self.path = _claim(self.out, begun)
+            self.path = begun.enter_context(partial_folder(self.out))
             (self.path / "vocabulary").mkdir()
             self._begun = begun.pop_all()
         return self
@@ -97,16 +86,7 @@ class FolderWriter:
         for path in files:
             sync(path)
         write_atomically(self.path / "meta.json", json.dumps(document, indent=2) + "\n")
-        if self.overwrite and self.out.exists():
-            self.out.rename(_old(self.path))  # which goes at the end, or comes back after an error
-        try:
-            self.path.rename(self.out)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-            raise FileExistsError(
-                f"{self.out} was made by somebody else meanwhile; --overwrite replaces it"
-            ) from None
+        put_in_place(self.path, self.out, replace=self.overwrite)
 
 
 class ArrayFile:
@@ -167,38 +147,3 @@ class Spool:
 
     def _path(self, index: int) -> Path:
         return self.folder / f"{index}.arrow"
-
-
-def _claim(out: Path, begun: ExitStack) -> Path:
-    """Make a folder beside `out` to write into; until `begun` ends it is locked, and then it is gone."""
-    while True:
-        path = out.with_name(f".{out.name}{UNFINISHED}{secrets.token_hex(8)}")
-        begun.callback(_remove, path, out)
-        path.mkdir()  # with the permissions of any new folder, unlike those of tempfile
-        # Until it is locked, another writer may take it for what a kill left, and remove it.
-        with suppress(FileNotFoundError):
-            if begun.enter_context(at_work(path)) is not False and path.exists():
-                return path
-
-
-def _clear_away(out: Path) -> None:
-    """Remove what killed writers of the same folder left."""
-    left = list(out.parent.glob(f"{escape(f'.{out.name}{UNFINISHED}')}*"))
-    for path in sorted({path.with_name(path.name.removesuffix(OLD)) for path in left}):
-        with suppress(OSError), at_work(path if path.exists() else _old(path)) as nobody_else:
-            if nobody_else:
-                log.info("removing %s, which an interrupted run left", path)
-                _remove(path, out)
-
-
-def _remove(path: Path, out: Path) -> None:
-    """Remove an unfinished folder; if it was just taking the place of another, that comes back."""
-    if _old(path).exists() and not out.exists():
-        _old(path).rename(out)
-    for left in (path, _old(path)):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def _old(path: Path) -> Path:
-    """Where the folder waits that an unfinished one replaces."""
-    return path.with_name(path.name + OLD)

@@ -234,8 +234,8 @@ class ShardableEmbeddings(nn.Module):
             self._numbers.append(self.key_routing.numbers(routed))
         names = [key.name for key in self.key_routing.keys]
         with torchrec_warnings():
-            asked = KeyedJaggedTensor(names, routed.values, lengths=routed.lengths, stride=batch_size)
-            pooled = self.tables(asked).wait()
+            keyed = KeyedJaggedTensor(names, routed.values, lengths=routed.lengths, stride=batch_size)
+            pooled = self.tables(keyed).wait()
             wanted = [[key.name for key in keys] for keys in self._in_slots.values()]
             found = KeyedTensor.regroup([pooled], wanted)
         parts: list[list[Tensor]] = [[] for _ in range(self.num_features)]  # (B, base_dim) each

@@ -86,11 +86,11 @@ class KeyRouting:
     def ids(self, rows: Tensor) -> Routed:
         """Route one row for each feature and sample, -1 for none: (F, B)."""
         rows = rows[self._features]  # (K, B)
-        asked = (rows >= self._starts[:, None]) & (rows < self._ends[:, None])
+        here = (rows >= self._starts[:, None]) & (rows < self._ends[:, None])
         stored, columns = self._place(rows, slice(None))
         own = self._columns[:, None]
-        asked &= (own < 0) | (own == columns)
-        return Routed(stored[asked], asked.flatten().to(torch.int64), columns)
+        here &= (own < 0) | (own == columns)
+        return Routed(stored[here], here.flatten().to(torch.int64), columns)
 
     def bags(self, bags: Bags) -> Routed:
         """Route bags of rows, without padding."""

@@ -9,7 +9,7 @@ add a class to BACKENDS.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,9 +32,9 @@ Operation = Literal[
 
 
 class LookupCall(NamedTuple):
-    """Look up single ids or sum bags: -> (B, F, base_dim). What is asked is made if it may be served."""
+    """Look up single ids or sum bags: -> (B, F, base_dim). `request` makes the arguments on demand."""
 
-    ask: Callable[[], Lookup]
+    request: Callable[[], Lookup]
     is_whole: bool  # whether the kernels are given all blocks of the layer
     has_codes: bool
     is_sparse: bool  # whether tables get row-sparse gradients
@@ -52,7 +52,7 @@ class LookupInteractCall(NamedTuple):
     """Look up ids and let them interact; in the split form if there is one for this batch."""
 
     dense: Tensor
-    ask: Callable[[], Lookup]
+    request: Callable[[], Lookup]
     split: Callable[[], SplitForm | None]
     kept: Callable[[Lookup], KeptWeights | None]  # what is prepared of weights that do not change
 
@@ -60,7 +60,7 @@ class LookupInteractCall(NamedTuple):
 class ScoresCall(NamedTuple):
     """Dot products of users and items; `gram` makes the products of their lifts."""
 
-    ask: Callable[[], tuple[Lookup, Lookup]]
+    request: Callable[[], tuple[Lookup, Lookup]]
     gram: Callable[[], Tensor]
 
 
@@ -89,49 +89,62 @@ class StepCall(NamedTuple):
     options: dict[str, Any]
 
 
-class Backend(Protocol):
-    """A device's kernels: a method an operation, which returns None for a call that it does not take."""
+class Backend:
+    """A device's kernels: a method an operation, which returns None for a call that it does not take.
+
+    A backend inherits those that it never takes. Steps are taken by the backend that described them.
+    """
 
     def lookup(self, call: LookupCall) -> Tensor | None:
         """Look up or sum."""
+        return None
 
     def interact(self, call: InteractCall) -> Tensor | None:
         """Let vectors interact."""
+        return None
 
     def lookup_interact(self, call: LookupInteractCall) -> Tensor | None:
         """Look up and interact."""
+        return None
 
     def scores(self, call: ScoresCall) -> Tensor | None:
         """Multiply users' and items' vectors."""
+        return None
 
     def decode(self, call: DecodeCall) -> Tensor | None:
         """Take rows that are codes."""
+        return None
 
     def mlp(self, call: MlpCall) -> Tensor | None:
         """Compute linear layers."""
+        return None
 
     def describe_step(self, call: StepCall) -> tuple[float, ...] | None:
         """Describe an optimizer's step, for `take_steps`."""
+        return None
 
     def take_steps(self, steps: list[tuple[float, ...]]) -> int | None:
         """Take them all: see `mixdim.kernels.amsgrad.amsgrad`."""
+        return None
 
 
-class CpuKernels:
+class CpuKernels(Backend):
     """The kernels that are compiled from C++: float32 on a CPU, and codes without gradients."""
 
     def lookup(self, call: LookupCall) -> Tensor | None:
         """Look up or sum; codes are read where nothing is to be trained."""
-        asked = call.ask()
-        if not _takes(asked):
+        request = call.request()
+        if not _takes(request):
             return None
-        if asked.layer.codes is None:
-            return lookup(asked)
-        if type(asked.ids) is not Tensor:
+        if request.layer.codes is None:
+            return lookup(request)
+        if type(request.ids) is not Tensor:
             return None
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in asked.parameters):
+        if torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in request.parameters
+        ):
             return None  # a row that a block shares may be trained beside codes
-        return vectors(asked)
+        return vectors(request)
 
     def interact(self, call: InteractCall) -> Tensor | None:
         """One kernel for the products of all pairs."""
@@ -139,17 +152,17 @@ class CpuKernels:
 
     def lookup_interact(self, call: LookupInteractCall) -> Tensor | None:
         """Fused, or in the split form."""
-        asked = call.ask()
-        if not _takes(asked) or not _are_floats(call.dense):
+        request = call.request()
+        if not _takes(request) or not _are_floats(call.dense):
             return None
         split = call.split()
         if split is None:
-            return lookup_interaction(call.dense, asked)
-        return split_interaction(call.dense, asked, split, call.kept(asked))
+            return lookup_interaction(call.dense, request)
+        return split_interaction(call.dense, request, split, call.kept(request))
 
     def scores(self, call: ScoresCall) -> Tensor | None:
         """Without the vectors of users and items."""
-        sides = call.ask()
+        sides = call.request()
         if not all(_takes(side) for side in sides):
             return None
         return dot_scores(*sides, call.gram())
@@ -208,9 +221,9 @@ def _fits_in_a_graph(operation: Operation, call: Any) -> bool:
     return call.checks_ids or not torch.compiler.is_exporting()
 
 
-def _takes(asked: Lookup) -> bool:
+def _takes(request: Lookup) -> bool:
     """Whether ids and tensors of a lookup are as the kernels read them."""
-    ids, _, row_weights, layer = asked
+    ids, _, row_weights, layer = request
     order = layer.rank_of_id
     return (
         ids.dtype in (torch.int32, torch.int64)

@@ -66,20 +66,20 @@ dot_interaction.register_autograd(_backward, setup_context=_setup_context)
 
 
 @outside_of_graphs
-def lookup_interaction(dense: Tensor, asked: Lookup) -> Tensor:
+def lookup_interaction(dense: Tensor, request: Lookup) -> Tensor:
     """Look ids (B, F) up and let them interact, without ever storing their vectors. Eager code only."""
-    return _LookupInteraction.apply(asked, dense, *asked.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
+    return _LookupInteraction.apply(request, dense, *request.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _LookupInteraction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, asked: Lookup, dense: Tensor, *parameters: Tensor | None) -> Tensor:
-        ctx.layer = layer = asked.unchangeable()
-        ctx.save_for_backward(dense, *asked.changeable())
-        structs, dense = LayerStructs(asked), dense.contiguous()
+    def forward(ctx: Any, request: Lookup, dense: Tensor, *parameters: Tensor | None) -> Tensor:
+        ctx.layer = layer = request.unchangeable()
+        ctx.save_for_backward(dense, *request.changeable())
+        structs, dense = LayerStructs(request), dense.contiguous()
         require_shape(dense, "dense", (structs.batch, layer.base_dim))
         num_features = len(layer.features)
-        out = torch.empty(len(asked.ids), layer.base_dim + num_features * (num_features + 1) // 2)
+        out = torch.empty(len(request.ids), layer.base_dim + num_features * (num_features + 1) // 2)
         structs.raise_if_wrong(call("mixdim_lookup_interact", structs.layer, structs.ids, dense, out))
         return out
 
@@ -91,12 +91,12 @@ class _LookupInteraction(torch.autograd.Function):
 
 
 @outside_of_graphs
-def _backward_of(asked: Lookup, dense: Tensor, gradient: Tensor) -> list[Tensor | None]:
+def _backward_of(request: Lookup, dense: Tensor, gradient: Tensor) -> list[Tensor | None]:
     """The gradients of the dense vectors, and of `Lookup.parameters`."""
-    structs, dense, gradient = LayerStructs(asked), dense.contiguous(), gradient.contiguous()
-    require_shape(dense, "dense", (structs.batch, asked.layer.base_dim))
+    structs, dense, gradient = LayerStructs(request), dense.contiguous(), gradient.contiguous()
+    require_shape(dense, "dense", (structs.batch, request.layer.base_dim))
     dense_gradient = torch.empty_like(dense)
-    numbers = structs.num_values * asked.layer.base_dim
+    numbers = structs.num_values * request.layer.base_dim
     vectors_gradient = call("mixdim_scratch", numbers)
     if numbers and not vectors_gradient:
         raise MemoryError(f"no memory for the gradients of {structs.num_values:,} vectors")

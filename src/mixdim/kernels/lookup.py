@@ -106,25 +106,25 @@ def weight_gradients(
     return to.of_parameters(structs.arguments)
 
 
-def lookup(asked: Lookup) -> Tensor:
+def lookup(request: Lookup) -> Tensor:
     """Look up single ids (B, F), or sum bags of V ids, feature-major: -> (B, F, base_dim)."""
     if torch.compiler.is_compiling():
-        return lookup_operator(*asked[:3], *asked.layer[:-3])
+        return lookup_operator(*request[:3], *request.layer[:-3])
     # An operator costs eager code a tenth of a millisecond more than a function does.
-    return _eager_lookup(asked)
+    return _eager_lookup(request)
 
 
 @outside_of_graphs
-def _eager_lookup(asked: Lookup) -> Tensor:
-    return _Lookup.apply(asked, *asked.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
+def _eager_lookup(request: Lookup) -> Tensor:
+    return _Lookup.apply(request, *request.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, asked: Lookup, *parameters: Tensor | None) -> Tensor:
-        ctx.layer = asked.unchangeable()
-        ctx.save_for_backward(*asked.changeable())
-        return vectors(asked)
+    def forward(ctx: Any, request: Lookup, *parameters: Tensor | None) -> Tensor:
+        ctx.layer = request.unchangeable()
+        ctx.save_for_backward(*request.changeable())
+        return vectors(request)
 
     @staticmethod
     @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
@@ -132,10 +132,10 @@ class _Lookup(torch.autograd.Function):
         return (None, *_backward(Lookup.of_kept(ctx.layer, ctx.saved_tensors), gradients[0]))
 
 
-def vectors(asked: Lookup) -> Tensor:
+def vectors(request: Lookup) -> Tensor:
     """Look up or sum, or raise an IndexError for an id out of range; without gradients."""
-    structs = LayerStructs(asked)
-    out = torch.empty(structs.batch, len(structs.feature_structs), asked.layer.base_dim)
+    structs = LayerStructs(request)
+    out = torch.empty(structs.batch, len(structs.feature_structs), request.layer.base_dim)
     if structs.codes is None:
         structs.raise_if_wrong(call("mixdim_lookup", structs.layer, structs.ids, out))
         return out
@@ -145,10 +145,10 @@ def vectors(asked: Lookup) -> Tensor:
 
 
 @outside_of_graphs
-def _backward(asked: Lookup, gradient: Tensor) -> list[Tensor | None]:
+def _backward(request: Lookup, gradient: Tensor) -> list[Tensor | None]:
     """The gradients of `Lookup.parameters`."""
-    structs = LayerStructs(asked)
-    num_features, base_dim = len(structs.layout.features), asked.layer.base_dim
+    structs = LayerStructs(request)
+    num_features, base_dim = len(structs.layout.features), request.layer.base_dim
     assert gradient.shape == (structs.batch, num_features, base_dim)
     # A part of a wider gradient, such as that of vectors side by side, is read where it is.
     if structs.batch and gradient[0].is_contiguous():
@@ -166,7 +166,7 @@ ARGUMENTS = (
 @torch.library.custom_op("mixdim::lookup", mutates_args=(), schema=f"({ARGUMENTS}) -> Tensor")
 def lookup_operator(*arguments: Any) -> Tensor:
     """The same for graphs."""
-    return vectors(_asked(*arguments))
+    return vectors(_request(*arguments))
 
 
 @lookup_operator.register_fake
@@ -183,7 +183,7 @@ def _(ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, *layer: A
 )
 def lookup_backward(gradient: Tensor, *arguments: Any) -> list[Tensor]:
     """Return the gradients of the lift, if there is one, and of all tables."""
-    return [found for found in _backward(_asked(*arguments), gradient) if found is not None]
+    return [found for found in _backward(_request(*arguments), gradient) if found is not None]
 
 
 @lookup_backward.register_fake
@@ -192,8 +192,8 @@ def _(gradient: Tensor, *arguments: Any) -> list[Tensor]:
     return [torch.empty_like(weight) for weight in (lift, *tables) if weight is not None]
 
 
-def _asked(ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, *layer: Any) -> Lookup:
-    """What an operator is asked."""
+def _request(ids: Tensor, offsets: Tensor | None, row_weights: Tensor | None, *layer: Any) -> Lookup:
+    """The lookup that an operator gets in parts."""
     _, _, _, blocks, features, base_dim, _, _ = layer
     layout = KernelLayout(blocks, features, base_dim)
     described = (*layer, False, layout, None)

@@ -26,7 +26,7 @@ class Borrowed:
         self.buffer = _fitting(count)
         if self.buffer is None:
             if len(_free) >= MOST_KEPT:
-                _free.pop(0)  # too small for what is asked for now
+                _free.pop(0)  # smaller than what is needed now
             self.buffer = _fresh(count + count // 8)
 
     def __del__(self) -> None:

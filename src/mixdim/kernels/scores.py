@@ -43,15 +43,15 @@ class _DotScores(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         gram, *kept = ctx.saved_tensors
         halves = (kept[: ctx.num_kept], kept[ctx.num_kept :])
-        asked = [Lookup.of_kept(*half) for half in zip(ctx.layers, halves, strict=True)]
-        return (None, None, *_backward(asked, gram, gradients[0]))
+        request = [Lookup.of_kept(*half) for half in zip(ctx.layers, halves, strict=True)]
+        return (None, None, *_backward(request, gram, gradients[0]))
 
 
 @outside_of_graphs
-def _backward(asked: list[Lookup], gram: Tensor, gradient: Tensor) -> list[Tensor]:
+def _backward(request: list[Lookup], gram: Tensor, gradient: Tensor) -> list[Tensor]:
     """The gradients of the gram matrix, in which lifts are, and of the tables of both sides."""
     gram, gradient = gram.contiguous(), gradient.contiguous()
-    sides = [_SideStructs(side) for side in asked]
+    sides = [_SideStructs(side) for side in request]
     _check_gram(gram, sides)
     structs = [side.struct for side in sides]
     sorted_ids = [Sorted(side) for side in sides]
@@ -65,7 +65,7 @@ def _backward(asked: list[Lookup], gram: Tensor, gradient: Tensor) -> list[Tenso
     grams = (gram, gram.shape[1])
     wrong = call("mixdim_scores_back", *structs, *grams, *users, *items, gradient, gram_gradient)
     _raise_if_wrong(sides, wrong)
-    pairs = zip(asked, to, strict=True)
+    pairs = zip(request, to, strict=True)
     return [gram_gradient, *(table for side, rows in pairs for table in rows.of_tables(side.layer))]
 
 

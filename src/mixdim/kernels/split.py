@@ -61,7 +61,7 @@ class Room:
 class Prepared:
     """The structs of split.h for one lookup, and the memory they point to.
 
-    Of each block so many `entries` are prepared, or, where that is asked for, all rows. Of the blocks
+    Of each block so many `entries` are prepared, or, on demand, all rows. Of the blocks
     that `kept` has with all rows, and of weights alone, nothing is prepared again.
     """
 
@@ -167,29 +167,29 @@ def versions_of(layer: LayerArguments) -> list[tuple[int, int]]:
 
 @outside_of_graphs
 def split_interaction(
-    dense: Tensor, asked: Lookup, form: SplitForm, kept: KeptWeights | None = None
+    dense: Tensor, request: Lookup, form: SplitForm, kept: KeptWeights | None = None
 ) -> Tensor:
     """Look ids (B, F) up and let them interact, as `dot_interaction` of the vectors. Eager code only.
 
     With `kept`, which must be of the same layer as it is now, there is no gradient.
     """
     if kept is not None:
-        structs = LayerStructs(asked)
+        structs = LayerStructs(request)
         ids = sort_ids(structs)
         prepared = Prepared(form, structs.batch, ids.runs[:, 2], kept=kept.prepared)
         call("mixdim_split_entries", structs.layer, prepared.struct, ids.runs, ids.rows)
         return _interact(structs, prepared, ids, dense)
-    return _SplitInteraction.apply(asked, form, dense, *asked.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
+    return _SplitInteraction.apply(request, form, dense, *request.parameters)  # type: ignore[no-untyped-call]  # torch has no type for it
 
 
 class _SplitInteraction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, asked: Lookup, form: SplitForm, dense: Tensor, *parameters: Tensor | None
+        ctx: Any, request: Lookup, form: SplitForm, dense: Tensor, *parameters: Tensor | None
     ) -> Tensor:
-        ctx.layer = asked.unchangeable()
-        ctx.save_for_backward(dense, *asked.changeable())
-        structs = LayerStructs(asked)
+        ctx.layer = request.unchangeable()
+        ctx.save_for_backward(dense, *request.changeable())
+        structs = LayerStructs(request)
         ctx.ids = ids = sort_ids(structs)
         ctx.prepared = prepared = Prepared(form, structs.batch, ids.runs[:, 2])
         call("mixdim_split_weights", structs.layer, prepared.struct, ids.runs, ids.rows)
@@ -200,8 +200,8 @@ class _SplitInteraction(torch.autograd.Function):
     @once_differentiable  # second derivatives are for the plain path: MIXDIM_KERNELS=off
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         dense, *kept = ctx.saved_tensors
-        asked = Lookup.of_kept(ctx.layer, kept)
-        return (None, None, *_backward(asked, ctx.prepared, ctx.ids, dense, gradients[0]))
+        request = Lookup.of_kept(ctx.layer, kept)
+        return (None, None, *_backward(request, ctx.prepared, ctx.ids, dense, gradients[0]))
 
 
 def _interact(structs: LayerStructs, prepared: Prepared, ids: Sorted, dense: Tensor) -> Tensor:
@@ -215,11 +215,11 @@ def _interact(structs: LayerStructs, prepared: Prepared, ids: Sorted, dense: Ten
 
 @outside_of_graphs
 def _backward(
-    asked: Lookup, prepared: Prepared, ids: Sorted, dense: Tensor, gradient: Tensor
+    request: Lookup, prepared: Prepared, ids: Sorted, dense: Tensor, gradient: Tensor
 ) -> list[Tensor | None]:
     """The gradients of the dense vectors, and of `Lookup.parameters`."""
     structs, form, dense, gradient = (
-        LayerStructs(asked),
+        LayerStructs(request),
         prepared.form,
         dense.contiguous(),
         gradient.contiguous(),
@@ -238,4 +238,4 @@ def _backward(
         *(structs.layer, prepared.struct, *sorted_ids, dense, gradient, work.address()),
         *(form.num_elements, offset, dense_gradient, to.structs),
     )
-    return [dense_gradient, *to.of_parameters(asked.layer)]
+    return [dense_gradient, *to.of_parameters(request.layer)]

@@ -221,9 +221,9 @@ def _run(
 
     resolved = config.resolved(dataset)
     key = resolved.key(dataset.fingerprint)
-    asked = SolvedRun(resolved, key, known_baselines=baselines)
+    solved = SolvedRun(resolved, key, known_baselines=baselines)
     try:
-        record = train_and_measure(asked, folder, overwrite=True, progress=show_training)
+        record = train_and_measure(solved, folder, overwrite=True, progress=show_training)
     except Stopped as stopped:
         raise DemoStopped(stopped.signal_name) from None
     summary = record.summary

@@ -81,12 +81,12 @@ class FeatureEmbeddings(MixedEmbeddingBase):
                 return found
         return dot_interaction(dense, look_up(self, ids))
 
-    def _kept(self, view: KernelView, asked: Lookup) -> KeptWeights | None:
+    def _kept(self, view: KernelView, request: Lookup) -> KeptWeights | None:
         """What follows from weights alone, while these do not change."""
         if not self._is_frozen or torch.is_grad_enabled():
             return None
-        if self._kept_weights is None or not self._kept_weights.is_of(asked.layer):
-            self._kept_weights = KeptWeights(asked.layer, view.split_form)
+        if self._kept_weights is None or not self._kept_weights.is_of(request.layer):
+            self._kept_weights = KeptWeights(request.layer, view.split_form)
         return self._kept_weights
 
     def interaction_form(self, batch_size: int) -> Form:

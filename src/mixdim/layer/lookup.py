@@ -40,8 +40,8 @@ class Tables(NamedTuple):
     def bands(self) -> Iterable[tuple[int, list[LaidBlock]]]:
         """The features that are cut into bands, each with the blocks to look up."""
         for feature, blocks in self.layout.bands.items():
-            if asked := [block for block in blocks if block.storage.group in self.of_group]:
-                yield feature, asked
+            if own := [block for block in blocks if block.storage.group in self.of_group]:
+                yield feature, own
 
     def stack(self, planes: dict[int, Tensor]) -> Tensor:
         """Put the features side by side: (B, base_dim) each -> (B, F, base_dim)."""
@@ -68,8 +68,8 @@ def lookup(tables: Tables, rows: Tensor) -> Tensor:
         else:
             lifted = table.forward(in_block, slice(len(blocks)))  # (C, B, base_dim)
         planes.update(zip((block.feature for block in blocks), lifted.unbind(0), strict=True))
-    for feature, asked in tables.bands():
-        planes[feature] = lookup_each(tables, rows[feature], asked)
+    for feature, own in tables.bands():
+        planes[feature] = lookup_each(tables, rows[feature], own)
     return tables.stack(planes)
 
 
@@ -102,8 +102,8 @@ def lookup_sum(tables: Tables, bags: Bags) -> Tensor:
         summed = summed.view(len(blocks), bags.batch_size, summed.shape[1])
         lifted = table.lift(summed, slice(len(blocks)))  # (C, B, base_dim)
         planes.update(zip((block.feature for block in blocks), lifted.unbind(0), strict=True))
-    for feature, asked in tables.bands():
-        planes[feature] = torch.stack([_sum_band(tables, block, bags) for block in asked]).sum(0)
+    for feature, own in tables.bands():
+        planes[feature] = torch.stack([_sum_band(tables, block, bags) for block in own]).sum(0)
     return tables.stack(planes)
 
 

@@ -44,15 +44,17 @@ def _whole_by_kernels(
     """Look up or sum all blocks by the kernels: what they see without gradients, or with them."""
     for view in dict.fromkeys((layer.serving_view, layer.training_view)):
         if view is not None and view.is_whole:
-            ask = partial(layer.kernel_lookup, view, ids, offsets, weights)
-            found = _by_kernels(layer, view, ask)
+            request = partial(layer.kernel_lookup, view, ids, offsets, weights)
+            found = _by_kernels(layer, view, request)
             if found is not None:
                 return found
     return None
 
 
-def _by_kernels(layer: MixedEmbeddingBase, view: KernelView, ask: Callable[[], Lookup]) -> Tensor | None:
-    call = LookupCall(ask, view.is_whole, view.has_codes, layer.sparse, layer.check_ids)
+def _by_kernels(
+    layer: MixedEmbeddingBase, view: KernelView, request: Callable[[], Lookup]
+) -> Tensor | None:
+    call = LookupCall(request, view.is_whole, view.has_codes, layer.sparse, layer.check_ids)
     return dispatch("lookup", call)
 
 

@@ -53,11 +53,11 @@ def _by_kernels(users: nn.Module, user_ids: Tensor, items: nn.Module, item_ids: 
         _require_one_width(users.base_dim, items.base_dim)
         return (_lift_rows(users).double() @ _lift_rows(items).double().t()).float()
 
-    def ask() -> tuple[Lookup, Lookup]:
+    def request() -> tuple[Lookup, Lookup]:
         of_users = users.kernel_lookup(user_view, user_ids[:, None])
         return of_users, items.kernel_lookup(item_view, item_ids[:, None])
 
-    return dispatch("scores", ScoresCall(ask, gram))
+    return dispatch("scores", ScoresCall(request, gram))
 
 
 def _lift_rows(table: MixedDimEmbedding) -> Tensor:

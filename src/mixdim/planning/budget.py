@@ -17,7 +17,7 @@ _FORM = re.compile(r"(?:2\^(?P<power>\d{1,2})|(?P<number>\d+(?:\.\d+)?)\s*(?P<un
 
 
 class BudgetTooSmallError(ValueError):
-    """A budget that no plan of the kind asked for can keep; `least` is the smallest that one can."""
+    """A budget that no plan of the wanted kind can keep; `least` is the smallest that one can."""
 
     least: int | None = None
 

@@ -55,7 +55,7 @@ def _read_json(text: str) -> FeatureList:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if isinstance(document, dict) and document.get("format") == FORMAT:
-        parts = parts_of(parse(text), beside={})  # only features are asked for, no orders
+        parts = parts_of(parse(text), beside={})  # only features are read, no orders
         saved = Plan(parts.base_dim, parts.provenance, parts.features)
         return FeatureList({feature.name: feature.rows for feature in saved.features}, {}, {})
     if isinstance(document, list):

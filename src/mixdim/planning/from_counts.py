@@ -40,7 +40,7 @@ class FloorWarning(UserWarning):
 
 @runtime_checkable
 class CountedFeatures(Protocol):
-    """What knows its features' rows and how often each was asked for: a `mixdim.data.Dataset`."""
+    """What knows its features' rows and how often each was looked up: a `mixdim.data.Dataset`."""
 
     @property
     def cardinalities(self) -> Mapping[str, int]:
@@ -197,10 +197,10 @@ def cut_features(
     """Block every feature: as a whole, into bands of equal popularity mass, or into octaves."""
     blocks = {}
     for name, num_rows in sizes.items():
-        asked = bands.get(name, 1)
-        if isinstance(asked, str) and asked != OCTAVES:
-            raise ValueError(f"bands of feature {name!r} must be a number or 'octaves', got {asked!r}")
-        is_cut = asked == OCTAVES or whole_number(asked, f"bands of feature {name!r}") > 1
+        number = bands.get(name, 1)
+        if isinstance(number, str) and number != OCTAVES:
+            raise ValueError(f"bands of feature {name!r} must be a number or 'octaves', got {number!r}")
+        is_cut = number == OCTAVES or whole_number(number, f"bands of feature {name!r}") > 1
         if name in counts:
             feature_counts = nonnegative_vector(counts[name], f"counts of feature {name!r}")
             if len(feature_counts) != num_rows:
@@ -209,13 +209,13 @@ def cut_features(
                     f"rows, got {len(feature_counts)}"
                 )
         elif is_cut:
-            raise ValueError(f"bands={asked!r} of feature {name!r} need its counts: counts={{...}}")
+            raise ValueError(f"bands={number!r} of feature {name!r} need its counts: counts={{...}}")
         if not is_cut:
             blocks[name] = whole_feature(num_rows)
-        elif asked == OCTAVES:
+        elif number == OCTAVES:
             blocks[name] = octave_bands(feature_counts)
         else:
-            blocks[name] = equal_mass_bands(feature_counts, asked)
+            blocks[name] = equal_mass_bands(feature_counts, number)
     return blocks
 
 

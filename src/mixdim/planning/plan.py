@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 # Copies of every parameter that an optimizer keeps beside it. Gradients come on top.
-OPTIMIZER_STATE = {None: 0, "sgd": 0, "adagrad": 1, "adam": 2, "amsgrad": 3}
+OPTIMIZER_STATE = {None: 0, "amsgrad": 3, "adam": 2, "adagrad": 1, "sgd": 0}
+OPTIMIZER_NAMES = [name for name in OPTIMIZER_STATE if name]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -94,7 +95,7 @@ class Plan:
 
     @cached_property
     def cost(self) -> Cost:
-        """What all blocks and the ranks of ids cost: all that is said of a plan's size is asked here."""
+        """What all blocks and the ranks of ids cost; every size of a plan follows from it."""
         costs = [block.storage.cost(block.size, self.base_dim) for block in self.blocks]
         table, projection, held, _ = (sum(part) for part in zip(*costs, strict=True))
         shared = sum(storage.shared_parameters for storage in self.sharing)
@@ -145,7 +146,7 @@ class Plan:
         """Bytes of what the layer holds and, if named, of the optimizer's state for its parameters.
 
         `dtype` is the type of the parameters; torch.float32 if it is not given.
-        `optimizer` is "sgd", "adagrad", "adam" or "amsgrad" (0, 1, 2 and 3 values per parameter).
+        `optimizer` is "amsgrad", "adam", "adagrad" or "sgd" (3, 2, 1 and 0 values per parameter).
         """
         if optimizer not in OPTIMIZER_STATE:
             known = ", ".join(repr(name) for name in OPTIMIZER_STATE)

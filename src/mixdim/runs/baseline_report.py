@@ -1,6 +1,6 @@
 """A run beside its baselines: what simple models reach, in words. Summaries in; measures nothing.
 
-Summaries from before there were baselines have none, and nothing is said of them.
+Summaries from before there were baselines have none, and get no line.
 """
 
 from __future__ import annotations

@@ -6,10 +6,7 @@ Trains nothing. Ids of prepared data are ranks of popularity, so their places ne
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +16,8 @@ import torch
 from torch import nn
 
 from mixdim._util.files import follow_links, write_atomically
+from mixdim._util.folders import partial_folder, put_in_place, tidy_up
 from mixdim._util.locks import alone_at_work
-from mixdim._util.signals import signals_as_exceptions
 from mixdim.compression.compress import share_of
 from mixdim.data import Dataset
 from mixdim.layer.fill import fill
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
     from mixdim.runs.run import Run
 
 # What a plan says instead.
-NOT_ASKED = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim", "method", "bits")
+DECIDED_BY_PLAN = ("temperature", "base_dim", "budget", "bands", "rounding", "min_dim", "method", "bits")
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,8 @@ def compress_run(
     bits = check_bits(bits)
     if run.summary is None:  # which says by which vocabulary, and how, it was trained
         raise ValueError(f"{run.path} has not come to its end: mixdim train --resume --out {run.path}")
+    place = follow_links(out)
+    tidy_up(place)
     _check_free(out, run.path, overwrite=overwrite)
     learned = run.load(dataset, served=False)
     before = as_served(learned.model, run.plan)
@@ -95,10 +94,10 @@ def compress_run(
     provenance = {"rule": "compressed", "was": dict(run.plan.provenance)}
     features = tuple(choice.plan.features[0] for _, choice in chosen)
     plan = Plan(run.plan.base_dim, provenance, features)
-    not_asked: dict[str, Any] = dict.fromkeys(NOT_ASKED)
+    decided: dict[str, Any] = dict.fromkeys(DECIDED_BY_PLAN)
     config = replace(
         run.config,
-        **not_asked,
+        **decided,
         plan=str((out / PLAN).resolve()),
         data=str(dataset.path.resolve()),
     )
@@ -109,11 +108,14 @@ def compress_run(
     }
     measured_before = _measure(before, config, dataset, "validation", progress)
     summary = _summary(run, learned.step, config, plan, small, dataset, measured)
-    with _new_folder(out) as folder:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with partial_folder(place) as folder:
         write_atomically(folder / CONFIG, config.to_toml())
         plan.save(folder / PLAN)
         _save_weights(folder, model, learned.step, measured["validation"])
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        with alone_at_work(place) if place.exists() else nullcontext():
+            put_in_place(folder, place, replace=True)
     after, bytes_after = measured["validation"], embedding_bytes(small)
     model_bytes = _bytes_of(before), _bytes_of(small)
     return CompressedRun(
@@ -148,7 +150,7 @@ def _choose(
     by_loss: bool,
 ) -> list[tuple[TrainedTable, Choice]]:
     """What was learned of each feature, and how to serve it."""
-    tables, asked = tables_of(model), _asked(config, dataset)
+    tables, lookups = tables_of(model), _lookups_of(config, dataset)
     metrics = loss_metrics(model, dataset) if by_loss else {}
     trained = [
         TrainedTable(
@@ -159,7 +161,7 @@ def _choose(
     chosen = choose(trained, num_bytes, bands=bands, bits=[bits])
     assert all(choice.bands is None for choice in chosen)  # since ids are ranks
     return [
-        (replace(table, counts=asked[table.name]), choice)
+        (replace(table, counts=lookups[table.name]), choice)
         for table, choice in zip(trained, chosen, strict=True)
     ]
 
@@ -197,18 +199,18 @@ def _table_keys(model: Model) -> set[str]:
     }
 
 
-def _asked(config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
+def _lookups_of(config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
     """How much each row counts: its lookups in training, those made unknown by dropout included.
 
-    A row that was never asked for still counts a little, so that its band is not fitted to nothing.
+    A row that was never looked up still counts a little, so that its band is not fitted to nothing.
     """
-    asked = {}
+    lookups = {}
     for feature in dataset.meta.features:
         counts = dataset.counts[feature.name].astype(np.float64)
         if config.unknown_dropout:
             counts[feature.out_of_vocabulary] += (counts / (1 + counts)).sum()
-        asked[feature.name] = counts + 1e-6 * max(counts.mean(), 1e-6)
-    return asked
+        lookups[feature.name] = counts + 1e-6 * max(counts.mean(), 1e-6)
+    return lookups
 
 
 def _measure(
@@ -240,10 +242,10 @@ def _summary(
     if old.get("data_fingerprint") != dataset.fingerprint:  # other rows, by the same vocabulary
         old |= {"baselines": {}, "unknown_lookups": {}}
     layers = model.embedding_layers()
-    said = {name: None for name in NOT_ASKED if name in old}
+    empty = {name: None for name in DECIDED_BY_PLAN if name in old}
     return {
         **old,
-        **said,
+        **empty,
         "plan": config.plan,
         "provenance": dict(plan.provenance),
         "base_dim": plan.base_dim,
@@ -268,25 +270,3 @@ def _save_weights(folder: Path, model: nn.Module, step: int, metrics: dict[str, 
     checkpoints, best = Checkpoints(folder / "checkpoint"), {"step": step, **metrics}
     for kind in ("best", "step"):
         checkpoints.save(kind, step, tensors, {"best": best})
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder to write to that takes its place when all is written; else nothing is left of it."""
-    out = follow_links(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = out.with_name(f".{out.name[:40]}.{secrets.token_hex(8)}")
-    replaced = folder.with_name(f"{folder.name}.replaced")
-    with signals_as_exceptions():
-        try:
-            folder.mkdir()
-            yield folder
-            if out.exists():
-                with alone_at_work(out):
-                    out.rename(replaced)
-            folder.rename(out)
-        finally:
-            if replaced.exists() and not out.exists():
-                replaced.rename(out)
-            for left in (folder, replaced):
-                shutil.rmtree(left, ignore_errors=True)

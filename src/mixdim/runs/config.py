@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mixdim._util.lazy import import_later
 from mixdim._util.options import Option, opt, options_of
-from mixdim.planning.plan import Plan
+from mixdim.planning.plan import OPTIMIZER_NAMES, Plan
 from mixdim.runs.model_options import MODEL_OPTIONS, declarations, model_options
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RunConfig:
         help="auto, chosen from the data, or paper-ctr, paper-cf: the paper's; auto if not given.",
         panel=TRAINING,
     )
-    optimizer: str | None = opt(help="amsgrad, adam, adagrad or sgd.", panel=TRAINING)
+    optimizer: str | None = opt(help=f"One of {', '.join(OPTIMIZER_NAMES)}.", panel=TRAINING)
     lr: float | None = opt(help="Learning rate.", panel=TRAINING, from_data=True)
     table_lr: float | None = opt(
         help="Learning rate of the embeddings, projections included; --lr if that is given.",

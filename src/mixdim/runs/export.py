@@ -49,7 +49,7 @@ def export_run(
     progress: Progress | None,
     echo: Callable[[str], None] | None,
 ) -> None:
-    """Write a run's model for other runtimes, and beside it its vocabularies; tell `echo` of it."""
+    """Write a run's model for other runtimes, and its vocabularies beside it; `echo` gets lines."""
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if unknown not in UNKNOWN:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from mixdim._util.files import make_folder, write_atomically
+from mixdim._util.folders import tidy_up
 from mixdim._util.locks import alone_at_work
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig, read_config
@@ -52,6 +53,7 @@ def begun(
 
 def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that holds what may not be continued or replaced."""
+    tidy_up(out)
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is not a folder")
     # A run killed at its very beginning leaves an unfinished config.

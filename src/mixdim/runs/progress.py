@@ -22,6 +22,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from mixdim._util.text import Note
+
 SECONDS_BETWEEN_LINES = 10.0  # at first; then a tenth of the time that has passed, up to five minutes
 MOST_SECONDS_BETWEEN_LINES = 300.0
 
@@ -31,6 +33,23 @@ class Show(Protocol):
 
     def __call__(self, stage: str, done: int, total: int | None, note: str = "", /) -> None:
         """Show that `done` of `total` are done."""
+
+
+class TimeLeft(TimeRemainingColumn):
+    """The time until the work is done as its note says or, where that says none, by the bar's speed."""
+
+    def render(self, task: Task) -> Text:
+        """A clock that runs down."""
+        ends = task.fields["ends"]
+        if ends is None:
+            return super().render(task)
+        return Text(_in_words(max(ends - task.get_time(), 0.0)), style="progress.remaining")
+
+
+def fields_of(note: str, now: float) -> dict[str, Any]:
+    """What a bar keeps of a note: its text, and when the work will be done, if it says so."""
+    left = note.seconds_left if isinstance(note, Note) else None
+    return {"note": note, "ends": None if left is None else now + left}
 
 
 class _Pace(ProgressColumn):
@@ -59,7 +78,7 @@ def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Sh
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         _Pace(unit, slow),
-        TimeRemainingColumn(),
+        TimeLeft(),
         TextColumn("{task.fields[note]}", markup=False),
     )
     console = Console(stderr=True)
@@ -74,8 +93,8 @@ def progress_bars(unit: str = "rows", *, slow: str | None = None) -> Iterator[Sh
         if not tasks:
             bars.start()  # only now: without a stage there is nothing to show
         if stage not in tasks:
-            tasks[stage] = bars.add_task(stage, total=total, note=note)
-        bars.update(tasks[stage], completed=done, total=total, note=note)
+            tasks[stage] = bars.add_task(stage, total=total, **fields_of(note, bars.get_time()))
+        bars.update(tasks[stage], completed=done, total=total, **fields_of(note, bars.get_time()))
 
     try:
         yield show
@@ -118,8 +137,13 @@ def plain_lines(*, slow: str | None = None, clock: Callable[[], float] = time.mo
         since, before, _ = stage_begun[stage]
         parts = [f"{stage}: {done:,}" + ("" if total is None else f" of {total:,}")]
         parts.append(f"{_in_words(elapsed)} elapsed")
-        if total is not None and before < done < total:
-            parts.append(f"about {_in_words((now - since) * (total - done) / (done - before))} left")
+        left = None
+        if isinstance(note, Note):
+            left = note.seconds_left
+        elif total is not None and before < done < total:
+            left = (now - since) * (total - done) / (done - before)
+        if left is not None:
+            parts.append(f"about {_in_words(left)} left")
         print(", ".join(parts) + (f"; {note}" if note else ""), file=sys.stderr, flush=True)
 
     return show

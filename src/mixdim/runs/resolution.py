@@ -20,6 +20,7 @@ from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
 
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
+MOST_BANDS = 1024  # of a feature
 MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's options to train
 
 
@@ -88,6 +89,11 @@ def without_data(config: RunConfig) -> RunConfig:
             raise ValueError(f"{option} is no option of model {config.model!r}; it has {', '.join(own)}")
     if config.bits is not None:
         check_bits(config.bits)
+    if isinstance(config.bands, int) and config.bands > MOST_BANDS:
+        raise ValueError(
+            f"bands of a run must be at most {MOST_BANDS:,}, got {config.bands}: "
+            "each is a table of its own"
+        )
     name = check_preset(AUTO if config.preset is None else config.preset)
     found = config.merged_with(
         RunConfig(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mixdim._util.folders import brought_back
 from mixdim._util.lazy import import_later
 from mixdim._util.signals import signals_as_exceptions
 from mixdim.data import Dataset
@@ -119,7 +120,7 @@ class Run:
     @classmethod
     def open(cls, path: Path | str) -> Run:
         """Read back the run in a folder, finished or not."""
-        path = Path(path)
+        path = brought_back(path)
         for name in (CONFIG, PLAN):
             if not (path / name).is_file():
                 raise FileNotFoundError(f"{path} is not a run: it has no {name}")

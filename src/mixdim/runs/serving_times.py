@@ -24,7 +24,7 @@ from mixdim.runs.export import batch_of, onnx_opener
 from mixdim.runs.predict import PredictBatch
 from mixdim.runs.run import Run
 from mixdim.serving.exporting import export
-from mixdim.serving.layer_graph import Asked
+from mixdim.serving.layer_graph import ExportOptions
 from mixdim.serving.timing import Timing, measure
 from mixdim.serving.timing import threads as with_threads
 from mixdim.serving.torch_file import TensorModel, to_trace
@@ -81,7 +81,7 @@ def bench(
 
 def _ways(model: Model, plan: Plan, dataset: Dataset) -> dict[str, Callable[[Path], object]]:
     """How a model is exported, by name."""
-    asked = Asked(
+    options = ExportOptions(
         bags=[feature.name for feature in dataset.meta.features if feature.bag],
         unknown={f.name: f.out_of_vocabulary for f in dataset.meta.features},
         task=dataset.task,
@@ -92,21 +92,23 @@ def _ways(model: Model, plan: Plan, dataset: Dataset) -> dict[str, Callable[[Pat
             model,
             path,
             bits=bits,
-            task=asked.task,
-            bags=asked.bags,
-            unknown=asked.unknown,
+            task=options.task,
+            bags=options.bags,
+            unknown=options.unknown,
         )
 
-    ways: dict[str, Callable[[Path], object]] = {TORCH_ONNX: lambda path: _by_torch(model, asked, path)}
+    ways: dict[str, Callable[[Path], object]] = {
+        TORCH_ONNX: lambda path: _by_torch(model, options, path)
+    }
     if not plan.is_trained:
         return {**ways, f"{plan.least_bits} bits": own}
     return ways | {f"{bits} bits": partial(own, bits=bits) for bits in BITS}
 
 
-def _by_torch(model: nn.Module, asked: Asked, path: Path) -> None:
+def _by_torch(model: nn.Module, options: ExportOptions, path: Path) -> None:
     """PyTorch's own way from a model to ONNX."""
     with to_trace(model), _silence():
-        wrapped = TensorModel(model, asked).eval()
+        wrapped = TensorModel(model, options).eval()
         inputs, shapes = wrapped.example()
         torch.onnx.export(
             wrapped,

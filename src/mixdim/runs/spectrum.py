@@ -73,8 +73,8 @@ def plans_from_run(
     dataset = run.dataset()
     bands = bands if bands is not None else run.config.bands or 1
     tables = tables_of(run.load(dataset).model)
-    asked: dict[str, Any] = {"counts": dataset.counts, "ids_per_sample": dataset.ids_per_sample}
-    spectral = spectral_plan(tables, budget=budget, bands=bands, rounding=rounding, **asked)
+    facts: dict[str, Any] = {"counts": dataset.counts, "ids_per_sample": dataset.ids_per_sample}
+    spectral = spectral_plan(tables, budget=budget, bands=bands, rounding=rounding, **facts)
     power_law = plan(
         dataset,
         budget=budget,
@@ -85,7 +85,7 @@ def plans_from_run(
     return PlansFromRun(
         spectral,
         power_law,
-        table_error(tables, spectral, **asked),
-        table_error(tables, power_law, **asked),
+        table_error(tables, spectral, **facts),
+        table_error(tables, power_law, **facts),
         run.plan,
     )

@@ -117,9 +117,9 @@ def _point(line: Mapping[str, Any]) -> dict[str, Any]:
 def advice_after(summary: Mapping[str, Any]) -> list[str]:
     """What a reader of a run's results should know of its data and its baselines, line by line."""
     generated = any(name.startswith("bayes_") for name in summary)
-    said = (
+    lines_of_all = (
         baselines_line([summary]),
         advice(summary.get("unknown_lookups", {}), prepared=not generated),
         warning_below_baseline(summary),
     )
-    return [lines for lines in said if lines is not None]
+    return [lines for lines in lines_of_all if lines is not None]

@@ -244,7 +244,7 @@ def _measured_as_served(
     return {**measured, "before_quantizing": before}
 
 
-# What is said at the beginning.
+# The lines at the beginning.
 
 
 def _opening_lines(run: Planned, model: Model) -> list[str]:

@@ -13,7 +13,7 @@ from mixdim._util.files import follow_links
 from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.quantizing import quantize
 from mixdim.models import Model
-from mixdim.serving.layer_graph import Asked, feature_rows, graph_of
+from mixdim.serving.layer_graph import ExportOptions, feature_rows, graph_of
 from mixdim.serving.onnx_file import LARGEST_FILE, write_onnx
 from mixdim.serving.torch_file import write_pt2
 from mixdim.storages.rows import check_bits
@@ -67,8 +67,8 @@ def export(
     rows = feature_rows(model)
     _check_bags(model, rows, bags)
     _check_unknown(rows, unknown)
-    asked = Asked(tuple(bags), unknown, task)
-    said = {
+    options = ExportOptions(tuple(bags), unknown, task)
+    about_file = {
         "format": "mixdim.served",
         "version": 1,
         "model": type(model).__name__,
@@ -80,9 +80,9 @@ def export(
         **(about or {}),
     }
     if format == "onnx":
-        write_onnx(graph_of(model, asked), path, said, largest=largest)
+        write_onnx(graph_of(model, options), path, about_file, largest=largest)
     else:
-        write_pt2(model, asked, path, said)
+        write_pt2(model, options, path, about_file)
     return path
 
 

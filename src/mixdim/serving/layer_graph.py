@@ -26,7 +26,7 @@ BATCH = "batch"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExportOptions:
     """What beside a model decides its graph: see `mixdim.export`."""
 
     bags: Sequence[str] = ()
@@ -34,24 +34,24 @@ class Asked:
     task: str | None = None
 
 
-def graph_of(model: nn.Module, asked: Asked) -> Graph:
+def graph_of(model: nn.Module, options: ExportOptions) -> Graph:
     """Write a model as a graph: ids in, probabilities, ratings or vectors out."""
     graph = Graph()
-    inputs = GraphInputs(graph, asked)
+    inputs = GraphInputs(graph, options)
     if isinstance(model, MixedEmbeddingBase):
         _write_layer(graph, model, inputs)
         return graph
     assert isinstance(model, Model)
-    task, outputs = served_task(model, asked), model.to_graph(graph, inputs)
+    task, outputs = served_task(model, options), model.to_graph(graph, inputs)
     if task.graph_operator:
         outputs = graph.add(task.graph_operator, outputs)
     graph.output(outputs, task.output_name, (BATCH,))
     return graph
 
 
-def served_task(model: Model, asked: Asked) -> Task:
+def served_task(model: Model, options: ExportOptions) -> Task:
     """The task that says what a model's outputs mean."""
-    return task_of(asked.task or model.task)
+    return task_of(options.task or model.task)
 
 
 def feature_rows(model: nn.Module) -> dict[str, int]:
@@ -78,8 +78,8 @@ class Ids(NamedTuple):
 class GraphInputs:
     """The inputs of a graph: declared when a model first reads them, every id checked."""
 
-    def __init__(self, graph: Graph, asked: Asked) -> None:
-        self.graph, self.asked = graph, asked
+    def __init__(self, graph: Graph, options: ExportOptions) -> None:
+        self.graph, self.options = graph, options
         self._ids: Ids | None = None
 
     def dense(self, columns: int) -> str:
@@ -100,7 +100,7 @@ class GraphInputs:
 
     def look_up_columns(self, tables: Mapping[str, nn.Module]) -> tuple[list[str], list[str]]:
         """Vectors (batch, base_dim) of a table for each column of `ids`, by feature, and the columns."""
-        graph, unknown = self.graph, self.asked.unknown
+        graph, unknown = self.graph, self.options.unknown
         ids = graph.input("ids", np.int64, (BATCH, len(tables)))
         vectors, columns = [], []
         for number, (name, module) in enumerate(tables.items()):
@@ -115,17 +115,17 @@ class GraphInputs:
 
     def _declared(self, layer: Embedded) -> Ids:
         """Declare the inputs of all features, and check them."""
-        graph, asked, ids, bags = self.graph, self.asked, "", {}
-        single = [n for n, name in enumerate(layer.names) if name not in asked.bags]
+        graph, options, ids, bags = self.graph, self.options, "", {}
+        single = [n for n, name in enumerate(layer.names) if name not in options.bags]
         if single:
             ids = graph.input("ids", np.int64, (BATCH, len(single)))
-            ids = checked_ids(graph, layer, ids, single, asked.unknown)
+            ids = checked_ids(graph, layer, ids, single, options.unknown)
         for n, name in enumerate(layer.names):
-            if name in asked.bags:
+            if name in options.bags:
                 values = graph.input(f"{name}.values", np.int64, (f"{name}.count",))
                 offsets = graph.input(f"{name}.offsets", np.int64, (f"{BATCH} + 1",))
                 column = graph.add("Unsqueeze", values, graph.constant([1]))
-                column = checked_ids(graph, layer, column, [n], asked.unknown)
+                column = checked_ids(graph, layer, column, [n], options.unknown)
                 bags[n] = graph.add("Squeeze", column, graph.constant([1])), offsets
         return Ids(single, ids, bags)
 
@@ -136,11 +136,11 @@ def _write_layer(graph: Graph, layer: MixedEmbeddingBase, inputs: GraphInputs) -
         shape = (BATCH, layer.num_features, layer.base_dim)
         graph.output(inputs.look_up(layer).in_order(graph), "vectors", shape)
         return
-    if inputs.asked.bags:
+    if inputs.options.bags:
         ((found,), _) = inputs.look_up(layer)
     else:
         table, ids = embedded(layer), graph.input("ids", np.int64, (BATCH,))
         column = graph.add("Unsqueeze", ids, graph.constant([1]))
-        column = checked_ids(graph, table, column, [0], inputs.asked.unknown)
+        column = checked_ids(graph, table, column, [0], inputs.options.unknown)
         ((found,), _) = look_up(graph, table, column, [0])
     graph.output(graph.reshape(found, [-1, layer.base_dim]), "vectors", (BATCH, layer.base_dim))

@@ -40,8 +40,8 @@ class ServedModel:
             raise ValueError(f"{path} is damaged or no ONNX model: {_first_line(error)}") from None
         self._options = onnxruntime.RunOptions()
         self._options.log_severity_level = SILENT
-        said = self.session.get_modelmeta().custom_metadata_map.get(KEY)
-        self.about: dict[str, Any] = {} if said is None else json.loads(said)
+        text = self.session.get_modelmeta().custom_metadata_map.get(KEY)
+        self.about: dict[str, Any] = {} if text is None else json.loads(text)
         self.input_names = [entry.name for entry in self.session.get_inputs()]
 
     def run(self, inputs: Arrays) -> np.ndarray:

@@ -17,7 +17,7 @@ from mixdim.layer.embedding import MixedDimEmbedding
 from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.paths import look_up_by_feature
 from mixdim.models import Model
-from mixdim.serving.layer_graph import Asked, feature_rows, served_task
+from mixdim.serving.layer_graph import ExportOptions, feature_rows, served_task
 
 ABOUT = "mixdim.json"  # the file in the archive that says what it is
 # What PyTorch notes about the source of each operator: half of a small file, and paths of this machine.
@@ -25,17 +25,17 @@ OF_THE_SOURCE = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack"
 EXAMPLES = 4  # samples to trace with: of one sample, PyTorch would make a graph of its own
 
 
-def write_pt2(model: nn.Module, asked: Asked, path: Path, about: Mapping[str, Any]) -> None:
+def write_pt2(model: nn.Module, options: ExportOptions, path: Path, about: Mapping[str, Any]) -> None:
     """Trace a model, for any batch, and write it."""
-    program = traced(model, asked)
+    program = traced(model, options)
     with written_atomically(path) as temporary:
         torch.export.save(program, temporary, extra_files={ABOUT: json.dumps(about)})
 
 
-def traced(model: nn.Module, asked: Asked) -> torch.export.ExportedProgram:
+def traced(model: nn.Module, options: ExportOptions) -> torch.export.ExportedProgram:
     """A model as a graph of PyTorch's operators only; see `TensorModel` for its inputs."""
     with to_trace(model):
-        wrapped = TensorModel(model, asked).eval()
+        wrapped = TensorModel(model, options).eval()
         inputs, shapes = wrapped.example()
         program = torch.export.export(wrapped, inputs, dynamic_shapes=(shapes,))
     for node in program.graph.nodes:
@@ -50,15 +50,15 @@ class TensorModel(nn.Module):
     Of a layer alone, ids are (batch, features), or (batch,) if it is a `MixedDimEmbedding`.
     """
 
-    def __init__(self, model: nn.Module, asked: Asked) -> None:
+    def __init__(self, model: nn.Module, options: ExportOptions) -> None:
         super().__init__()
-        self.model, self.bags = model, tuple(asked.bags)
+        self.model, self.bags = model, tuple(options.bags)
         rows = feature_rows(model)
         self.names = list(rows)
         self.num_dense = model.num_dense if isinstance(model, Model) else 0
-        self.task = served_task(model, asked) if isinstance(model, Model) else None
-        unknown = [-1 if asked.unknown is None else asked.unknown[name] for name in rows]
-        self.rows, self.unknown = list(rows.values()), None if asked.unknown is None else unknown
+        self.task = served_task(model, options) if isinstance(model, Model) else None
+        unknown = [-1 if options.unknown is None else options.unknown[name] for name in rows]
+        self.rows, self.unknown = list(rows.values()), None if options.unknown is None else unknown
         layers = model.embedding_layers() if isinstance(model, Model) else [model]
         paddings = {getattr(layer, "padding_id", None) for layer in layers}
         self.padding_id = paddings.pop() if len(paddings) == 1 else None

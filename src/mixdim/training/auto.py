@@ -33,7 +33,7 @@ def auto_options(
     - `untrained_unknown`: features of the data whose row for unknown values no training row asks for;
       if there are any, ids become unknown by chance.
     - `optimizer`: weight decay was measured with AMSGrad, so others go without unless told.
-    - `lr`: a learning rate that was said is that of all, embeddings included.
+    - `lr`: a given learning rate is that of all, embeddings included.
 
     >>> small, large = auto_options("binary", 40_000), auto_options("binary", 40_000_000)
     >>> (small.batch_size, small.epochs), (large.batch_size, large.epochs)

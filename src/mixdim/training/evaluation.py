@@ -20,7 +20,7 @@ from mixdim.training.group import ALONE, Group
 from mixdim.training.inputs import TrainingData, num_rows
 from mixdim.training.slices import measure_slices, thirds_of_popularity
 
-# stage, samples done, samples in all, and a note such as the loss
+# stage, samples done, samples in all, and a note such as the loss (see mixdim._util.text.Note)
 Progress = Callable[[str, int, int, str], None]
 
 
@@ -29,11 +29,11 @@ class Interrupted(Exception):  # noqa: N818  # nothing went wrong
 
 
 class Outputs(NamedTuple):
-    """What a model said about each row of a split, in its order."""
+    """The outputs of a model for each row of a split, in its order."""
 
     outputs: np.ndarray  # float32 (rows,): logits or ratings
     targets: np.ndarray  # float32 (rows,)
-    ids: np.ndarray | None  # (rows,) of one feature, if asked for
+    ids: np.ndarray | None  # (rows,) of one feature, or None
 
 
 def feature_to_slice_by(data: TrainingData, wanted: str | None = None) -> str | None:

@@ -43,7 +43,8 @@ def fit(
     - `out`: folder for `metrics.jsonl` and `checkpoint/`. Without it nothing is written, and nothing
       can be resumed.
     - `resume`: continue what is in `out` (or start, if nothing is there yet).
-    - `progress(stage, samples_done, samples_in_all, note)` is called after every step.
+    - `progress(stage, samples_done, samples_in_all, note)` is called after every step. The note of
+      "training" also has `seconds_left`, for all epochs, evaluations and the test; None at first.
 
     >>> import tempfile, mixdim.data
     >>> from mixdim.lab.synthetic.generate import generate_movielens_like
@@ -68,7 +69,7 @@ def fit(
 
 
 def _chosen(data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
-    """What is done if nobody says how to train, as far as the optimizer and rate that are said allow."""
+    """The options where nobody gives any, for the given optimizer and learning rate."""
     return auto_options(
         task_of(data.task).name,
         max(1, num_rows(data, "train")),

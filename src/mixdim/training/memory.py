@@ -81,7 +81,7 @@ def forecast_memory(
         row = table.shape[1] * table.element_size()
         if (rows_per_id := getattr(table, "gradient_rows_per_id", None)) is None:
             touched += min(sizes[name], batch_size * num_ids * row)
-        else:  # rows come as often as they are asked for, each with its number
+        else:  # rows come as often as they are looked up, each with its number
             touched += batch_size * num_ids * rows_per_id * (row + 8)
     widths = [getattr(m, "embedding_dim", getattr(m, "base_dim", 0)) for m in model.modules()]
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]

@@ -7,7 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from mixdim._util.text import Note
 from mixdim.training.evaluation import Progress
+from mixdim.training.forecast import Forecast
 from mixdim.training.journal import Journal
 from mixdim.training.resumption import TrainingState
 from mixdim.training.schedule import Schedule
@@ -44,6 +46,7 @@ class ProgressLog:
     journal: Journal
     schedule: Schedule
     clock: Clock
+    forecast: Forecast
     progress: Progress | None
 
     def step(self, state: TrainingState, loss: float | None) -> None:
@@ -53,10 +56,9 @@ class ProgressLog:
         rows, epochs = self.schedule.rows, self.schedule.options.epochs
         epoch, _ = self.schedule.place_after(state.step - 1)
         done = min(self.schedule.samples_after(state.step), (epoch + 1) * rows)
-        note = f"epoch {epoch + 1}/{epochs}"
-        self.progress(
-            "training", done, epochs * rows, note if loss is None else f"{note}, loss {loss:.4f}"
-        )
+        note = f"epoch {epoch + 1}/{epochs}" + ("" if loss is None else f", loss {loss:.4f}")
+        left = self.forecast.seconds_left(state.step, state.evaluated_step)
+        self.progress("training", done, epochs * rows, Note(note, left))
 
     def losses(self, state: TrainingState) -> None:
         """Write the mean loss since the last such line into the journal, and forget these losses."""

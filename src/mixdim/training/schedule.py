@@ -54,6 +54,12 @@ class Schedule:
         """Whether to evaluate after this step: evenly within an epoch, and at its end."""
         return step > 0 and (step - 1) % self.steps_per_epoch + 1 in self._positions_to_evaluate
 
+    def evaluations_until(self, step: int) -> int:
+        """How many evaluations there are up to this step, with the one after it."""
+        epochs, position = self.place_after(step)
+        within = sum(place <= position for place in self._positions_to_evaluate)
+        return epochs * len(self._positions_to_evaluate) + within
+
     def place_after(self, step: int) -> tuple[int, int]:
         """The epoch of the next batch, and its position in the epoch."""
         return divmod(step, self.steps_per_epoch)

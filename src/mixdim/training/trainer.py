@@ -28,6 +28,7 @@ from mixdim.training.evaluation import (
     evaluate,
     feature_to_slice_by,
 )
+from mixdim.training.forecast import Forecast
 from mixdim.training.group import Group
 from mixdim.training.inputs import Batch, TrainingData, num_rows
 from mixdim.training.journal import Journal
@@ -102,7 +103,9 @@ class Trainer:
             self.journal = Journal(self.out / "metrics.jsonl", tensorboard=folder)
         self.progress = progress if speaks else None
         self.clock = Clock()
-        self.log = ProgressLog(self.journal, self.schedule, self.clock, self.progress)
+        rows = [num_rows(data, split) for split in ("validation", "test")]
+        self.forecast = Forecast(self.schedule, rows[0], rows[1])
+        self.log = ProgressLog(self.journal, self.schedule, self.clock, self.forecast, self.progress)
 
     def run(self, *, resume: bool = False) -> Result:
         """Train to the end, measure, and leave the best weights in the model.
@@ -199,7 +202,10 @@ class Trainer:
         self.log.step(state, self.last_loss)
         if is_line:
             self.log.losses(state)
-        state.train_seconds += time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        state.train_seconds += seconds
+        samples_after = self.schedule.samples_after
+        self.forecast.steps.add(samples_after(state.step) - samples_after(state.step - 1), seconds)
 
     def _loss(self, batch: Batch) -> Tensor:
         """The loss of this process's share: the mean of all shares is that of the whole batch."""
@@ -246,7 +252,7 @@ class Trainer:
 
     def _evaluate(self, stopped: Callable[[], bool]) -> None:
         """Measure the validation split; keep the weights if they are the best so far."""
-        state, objective = self.state, self.task.objective
+        start, state, objective = time.perf_counter(), self.state, self.task.objective
         metrics = self._measure("validation", stopped)
         epoch = self.schedule.epochs_after(state.step)
         is_best = state.take_evaluation(metrics, epoch=epoch, objective=objective)
@@ -257,6 +263,7 @@ class Trainer:
             if self.out is not None:
                 self._check_weights()
             self.best.keep(self.learner, state)
+        self.forecast.measuring.add(self.forecast.validation, time.perf_counter() - start)
 
     def _measure(self, split: str, stopped: Callable[[], bool]) -> dict[str, Any]:
         try:

@@ -97,11 +97,11 @@ def test_time_against_parameters_starts_at_zero():
     assert figure.axes[0].get_ylim()[0] == 0
 
 
-def test_initialisations_are_lines():
+def test_initializations_are_lines():
     records = [
         click_record(init=init, loss=loss) for init, loss in (("xavier", 0.5), ("he_fan_out", 0.9))
     ]
-    found = lines_of(paper_figures.initialisations(records, **WORDS).axes[0])
+    found = lines_of(paper_figures.initializations(records, **WORDS).axes[0])
     assert found["Xavier"][1] == [0.5]
     assert found["He fan out"][1] == [0.9]
 

@@ -56,7 +56,7 @@ def test_equipartitions_ask_for_every_number_of_bands_uniform_and_mixed(tmp_path
 
 
 def test_both_starts_are_tried_with_uniform_widths_only(study):
-    asked = {(run.config.init, run.config.temperature) for run in study.initialisations()}
+    asked = {(run.config.init, run.config.temperature) for run in study.initializations()}
     assert asked == {(None, 0.0), ("he_fan_out", 0.0)}
 
 

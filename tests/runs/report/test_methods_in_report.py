@@ -89,7 +89,7 @@ def test_names_of_methods_set_no_options_apart_and_bits_are_in_the_name():
     assert {point["options"] for point in apart} == {"init xavier", "init he_fan_out"}
 
 
-def test_bytes_are_known_of_old_records_beside_new_ones_and_not_said_of_old_ones_alone():
+def test_old_records_have_bytes_beside_new_ones_and_none_alone():
     old = finished(temperature=0.3)
     (point,) = chart_points([old])
     assert (point["bytes"], point["by_bytes"]) == (None, False)

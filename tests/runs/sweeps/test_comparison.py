@@ -86,10 +86,11 @@ def test_a_size_that_is_none_is_refused(size):
 
 def test_the_best_width_by_validation_is_repeated_with_the_other_seeds():
     asked = comparison(TOLD, ratings(), ["cut"], ["1/8"], widths=(1, 2, 4))
-    losses, made = {None: 0.9, 1: 0.8, 2: 0.6, 4: 0.7}, []
+    losses, made, totals = {None: 0.9, 1: 0.8, 2: 0.6, 4: 0.7}, [], []
 
-    def sweep(runs, records, *, jobs):
+    def sweep(runs, records, *, jobs, earlier=0, later=0):
         assert (records, jobs) == ("somewhere", 2)
+        totals.append(earlier + len(runs) + later)
         made.append([(run.config.base_dim, run.config.seed, run.config.data) for run in runs])
         return [recorded(losses[run.config.base_dim], run.config) for run in runs]
 
@@ -98,6 +99,7 @@ def test_the_best_width_by_validation_is_repeated_with_the_other_seeds():
     assert made[0] == [(width, 0, "/zero") for width in (None, 1, 2, 4)]
     assert made[1] == [(None, 1, "/one"), (2, 1, "/one"), (None, 2, "/zero"), (2, 2, "/zero")]
     assert len(found) == 8
+    assert totals == [8, 8]  # one bar
     won = over_seeds(best_by_method(run_frame(found)))
     assert won["method"].to_list() == ["uniform", "cut"]
     assert [found[numbers[0]].config["base_dim"] for numbers in won["numbers"]] == [None, 2]
@@ -139,7 +141,7 @@ def test_the_reference_is_the_uniform_run_of_train_with_the_options_that_are_sai
 def test_a_size_that_is_the_reference_is_run_once():
     asked = comparison(TOLD, ratings(), ["uniform"], ["1/1"])
 
-    def sweep(runs, records):
+    def sweep(runs, records, **counts):
         return [recorded(0.5, run.config) for run in runs]
 
     found = run_comparison(asked, FOLDERS, "somewhere", seeds=3, sweep=sweep)

@@ -72,7 +72,7 @@ def use(file):
 
 
 def complaint_about(folder, place, junk):
-    """What is said of records of which one is damaged; None if all of them can be used."""
+    """The error about records of which one is damaged; None if all of them can be used."""
     number, path = place
     lines = [
         damaged(entries, path, junk) if n == number else entries for n, entries in enumerate(RECORDS)

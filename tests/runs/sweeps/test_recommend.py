@@ -1,13 +1,17 @@
+import re
 from itertools import pairwise
 
 import pytest
 
+from method_records import by_method, comparison
 from mixdim.cli.main import run
+from mixdim.planning.budget import format_bytes
 from mixdim.runs.config import RunConfig
+from mixdim.runs.report.rows import table_rows
 from mixdim.runs.sweeps.frame import over_seeds, run_frame
 from mixdim.runs.sweeps.recommend import recommend, select, train_command
-from mixdim.runs.sweeps.records import Record
-from mixdim.runs.sweeps.tables import sweep_table
+from mixdim.runs.sweeps.records import Record, append_record
+from mixdim.runs.sweeps.tables import comparison_table, sweep_table
 
 
 def record(temperature, parameters, validation, *, test=0.5, seed=0, data="/d", model="mf", loss="mse"):
@@ -80,6 +84,15 @@ def test_configurations_with_fewer_seeds_are_left_out_with_a_warning():
     lucky = record(0.4, 100, 0.1)
     with pytest.warns(UserWarning, match="1 of 6 configurations have fewer than 2 seeds"):
         assert recommend([*RUNS, lucky], budget=100).chosen["temperature"] == 0.3
+
+
+def test_widths_that_a_sweep_tried_and_did_not_choose_are_no_surprise(recwarn):
+    found = recommend(comparison(), loss_within=0.1)
+    assert found.chosen["seeds"] == 2
+    assert [str(warning.message) for warning in recwarn] == []
+    unfinished = by_method("robe", asked=400), by_method("robe", asked=400, base_dim=8)
+    with pytest.warns(UserWarning, match="2 of 11 configurations have fewer than 2 seeds"):
+        recommend([*comparison(), *unfinished], loss_within=0.1)
 
 
 @pytest.mark.parametrize(
@@ -187,3 +200,22 @@ def test_the_table_pairs_each_seed_with_the_uniform_run_of_its_budget():
         ["200", "100.0%", "0.3", "4", "200", "0.3000", "1", "2"],
     ]
     assert sweep_table([]) == "no run is finished yet"
+
+
+def test_a_sweep_a_report_and_recommend_count_the_same_bytes(capsys, tmp_path):
+    records, file = comparison(), tmp_path / "records.jsonl"
+    for record in records:
+        append_record(file, record)
+    assert run(["recommend", "--records", str(file), "--loss-within", "10%"]) == 0
+    recommended = re.search(r"recommended  +(.+?B  .+?B)  ", capsys.readouterr().out)[1]
+    name, base_dim, parameters, *sizes = re.split("  +", recommended)
+    lines = [re.split("  +", line.strip()) for line in comparison_table(records).splitlines()]
+    here = {name: lines[0].index(name) for name in ("embeddings", "model")}
+    assert sizes in [
+        [line[place] for place in here.values()] for line in lines if line[2:4] == [name, base_dim]
+    ]
+    assert sizes in [
+        [format_bytes(row["embedding_bytes"]), format_bytes(row["model_bytes"])]
+        for row in table_rows(records)
+        if (row["method"], f"{row['parameters']:,}") == (name, parameters)
+    ]

@@ -173,7 +173,12 @@ def test_progress_counts_the_runs(file):
     shown.clear()
     run_sweep(runs_of(seeds=[0]), file, progress=lambda *told: shown.append(told))
     assert shown == [("runs", 2, 2, "")]  # nothing is left to do
+    assert shown[0][3].seconds_left == 0
     assert run_sweep([], file.with_name("none")) == []
+    shown.clear()
+    run_sweep(runs_of(), file, progress=lambda *told: shown.append(told), earlier=3, later=5)
+    assert [told[1:3] for told in shown] == [(5, 12), (5, 12), (6, 12), (6, 12), (7, 12)]
+    assert all(told[3].seconds_left > 0 for told in shown)  # by the runs of the first seed
 
 
 def test_budgets_that_allow_the_same_base_dim_share_a_run(file):

@@ -83,7 +83,7 @@ def loss_against_time(records: Sequence[Record], *, title: str, caption: str) ->
     return _finished(figure, SECONDS, f"test {objective_label(records)}")
 
 
-def initialisations(records: Sequence[Record], *, title: str, caption: str) -> Figure:
+def initializations(records: Sequence[Record], *, title: str, caption: str) -> Figure:
     """Draw test loss against parameters, one line an initialisation (Fig. 7)."""
     figure, axes = canvas(title, caption)
     lines = by_line(records, lambda record: record.config["init"].replace("_", " ").capitalize())

@@ -66,7 +66,7 @@ class Study:
             for seed in range(self.protocol.seeds)
         ]
 
-    def initialisations(self) -> list[RunRequest]:
+    def initializations(self) -> list[RunRequest]:
         """Uniform widths from Xavier's start and from He's, by fan-out (Fig. 7)."""
         return self.frontier(temperatures=(0.0,)) + self.frontier(temperatures=(0.0,), init="he_fan_out")
 

@@ -184,8 +184,8 @@ FIGURES: dict[str, Target] = {
         "DLRM, uniform: Xavier against He fan-out",
         "Xavier is better than He fan-out by a considerable margin.",
         "ctr",
-        Study.initialisations,
-        paper_figures.initialisations,
+        Study.initializations,
+        paper_figures.initializations,
         captions.he_against_xavier,
     ),
     "fig8": _measured(

@@ -187,8 +187,10 @@ def _failures(failed: Sequence[Record]) -> str:
     options = ("model", "temperature", "method", "base_dim", "budget", "model_budget", "plan", "seed")
     items = []
     for record in failed:
-        said = {**record.config, "plan": rule_of(record)}
-        what = ", ".join(f"{name} {said[name]}" for name in options if said.get(name) is not None)
+        options_of_run = {**record.config, "plan": rule_of(record)}
+        what = ", ".join(
+            f"{name} {options_of_run[name]}" for name in options if options_of_run.get(name) is not None
+        )
         items.append(
             f"<li><p>{escape(names[record.key])}: {escape(what)} "
             f'<span class="quiet">{escape(record.finished_at)}</span></p>'

@@ -109,6 +109,7 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
             "seed": summary["seed"],
             "parameters": summary["num_parameters"],
             "embedding_bytes": run["embedding_bytes"] if in_bytes else None,
+            "model_bytes": run["num_bytes"] if in_bytes else None,
             **metrics_of(summary),
             f"train_{run['loss']}": (record.train or {}).get(run["loss"]),
             f"best_possible_{run['loss']}": best_possible(summary),
@@ -145,8 +146,8 @@ def differing_options(records: Sequence[Record]) -> dict[str, str]:
         for option, value in sorted(record.config.items())
         if value is not None and option not in _said_elsewhere(record)
     ]
-    said = pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
-    apart = said.filter(pl.col("value").n_unique().over("folder", "option") > 1)
+    options = pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
+    apart = options.filter(pl.col("value").n_unique().over("folder", "option") > 1)
     texts = apart.group_by("key", maintain_order=True).agg(pl.col("text").str.join(", "))
     return {**{record.key: "" for record in records}, **dict(texts.iter_rows())}
 
@@ -188,7 +189,7 @@ def _folder(record: Record) -> str:
 
 
 def _embedding_budget(record: Record) -> str | None:
-    """What was asked for as a budget of embeddings; of a model's budget they have what it leaves."""
+    """The budget of embeddings; within a model's budget they have what it leaves."""
     return None if record.config.get("model_budget") else record.config.get("budget")
 
 

@@ -48,7 +48,7 @@ class Comparison:
 
 
 def comparison(
-    told: RunConfig,
+    given: RunConfig,
     dataset: Dataset,
     methods: Sequence[str],
     sizes: Sequence[str],
@@ -64,8 +64,8 @@ def comparison(
     unless there is no better one.
     """
     whole = sum(dataset.cardinalities.values()) * reference_width * BYTES_PER_PARAMETER
-    told = replace(told, seed=0, bits=32)
-    reference = replace(told, method=REFERENCE, budget=f"{whole}B")
+    given = replace(given, seed=0, bits=32)
+    reference = replace(given, method=REFERENCE, budget=f"{whole}B")
     candidates, not_possible = [], []
     for size, number, method in product(sizes, bits, methods):
         num_bytes = bytes_of(size, whole)
@@ -73,7 +73,7 @@ def comparison(
         reason = ""
         for base_dim in widths if method_named(method).has_width else (None,):
             budget = f"{num_bytes}B"
-            config = replace(told, method=method, bits=number, base_dim=base_dim, budget=budget)
+            config = replace(given, method=method, bits=number, base_dim=base_dim, budget=budget)
             try:
                 plan = plan_of(config.resolved(dataset), dataset)
             except BudgetTooSmallError as error:
@@ -90,7 +90,7 @@ def comparison(
             not_possible.append(
                 f"{name} is not possible in {size} ({format_bytes(num_bytes)}): {reason}"
             )
-    alone = replace(told, temperature=0.0, base_dim=reference_width)
+    alone = replace(given, temperature=0.0, base_dim=reference_width)
     differences = _differences(reference.resolved(dataset), alone.resolved(dataset))
     return Comparison(reference, candidates, not_possible, differences)
 
@@ -135,7 +135,7 @@ def bytes_of(size: str, whole: int) -> int:
 
 
 def run_comparison(
-    asked: Comparison,
+    compared: Comparison,
     folders: Sequence[str],
     records: Path,
     *,
@@ -155,8 +155,13 @@ def run_comparison(
             for config in configs
         ]
 
-    first = with_seeds(dict.fromkeys([asked.reference, *asked.candidates]), [0])  # "1/1" asks twice
-    found = sweep(first, records, **options)
+    first = with_seeds(
+        dict.fromkeys([compared.reference, *compared.candidates]), [0]
+    )  # "1/1" asks twice
+    # Of the runs that differ in nothing but the width, one is repeated with every other seed.
+    searches = {replace(run.config, base_dim=None) for run in first}
+    found = sweep(first, records, later=len(searches) * (seeds - 1), **options)
     best = {found[number].key for number in best_by_method(run_frame(found))["number"]}
+    made = len({record.key for record in found})
     repeated = [run.config for run, record in zip(first, found, strict=True) if record.key in best]
-    return found + sweep(with_seeds(repeated, range(1, seeds)), records, **options)
+    return found + sweep(with_seeds(repeated, range(1, seeds)), records, earlier=made, **options)

@@ -34,9 +34,9 @@ LOSSES = ("validation", "test", "gain")
 MEANS = ("parameters", "embedding_bytes", "num_bytes", "spent", "seconds")
 COLUMNS = {
     **dict.fromkeys(("number", "seed", "bits", "place", "base_dim", "parameters"), pl.Int64),
-    **dict.fromkeys(("asked_bytes", "embedding_bytes", "num_bytes"), pl.Int64),
+    **dict.fromkeys(("budget_bytes", "embedding_bytes", "num_bytes"), pl.Int64),
     **dict.fromkeys(("setting", "rivals", "search", "data", "model", "loss"), pl.String),
-    **dict.fromkeys(("method", "plain_method", "asked"), pl.String),
+    **dict.fromkeys(("method", "plain_method", "budget"), pl.String),
     **dict.fromkeys(("temperature", "spent", "seconds", "validation", "test"), pl.Float64),
     **dict.fromkeys(("by_method", "uniform"), pl.Boolean),
 }
@@ -148,8 +148,8 @@ def _row(number: int, record: Record) -> Row:
         "bits": bits,
         "temperature": temperature,
         "base_dim": summary["base_dim"],
-        "asked": budget_name(config),
-        "asked_bytes": parse_bytes(config["budget"]) if by_method else None,
+        "budget": budget_name(config),
+        "budget_bytes": parse_bytes(config["budget"]) if by_method else None,
         "parameters": summary["num_parameters"],
         "embedding_bytes": embedding_bytes,
         "num_bytes": embedding_bytes + beside,

@@ -24,7 +24,7 @@ TRAIN_ROWS = 200_000  # enough to see the gap between training and test
 class SolvedRun:
     """A run that will be recorded: its resolved config, and the key that names it.
 
-    `model_budget` is what was asked for, if the config was solved from it; `error` says why it was not.
+    `model_budget` is the budget that the config was solved from, if so; `error` says why it was not.
     `known_baselines` were measured by earlier runs, by the fingerprint of their data.
     """
 
@@ -57,11 +57,11 @@ class SolvedRun:
 
 
 def train_and_measure(
-    asked: SolvedRun, out: Path, *, overwrite: bool = False, progress: Progress | None = None
+    solved: SolvedRun, out: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> Record:
     """Train a run in the folder `out`, and measure its best weights on the first training rows too."""
-    run = Run.create(out, asked.config, overwrite=overwrite)
-    summary = run.train(progress=progress, known_baselines=asked.known_baselines)
+    run = Run.create(out, solved.config, overwrite=overwrite)
+    summary = run.train(progress=progress, known_baselines=solved.known_baselines)
     train = evaluate(
         run.model(),
         run.dataset().head(TRAIN_ROWS),
@@ -69,7 +69,7 @@ def train_and_measure(
         batch_size=summary["batch_size"],
         slice_by=summary["slice_feature"],
     )
-    return asked.record(summary=summary, curve=run.curve, train=train)
+    return solved.record(summary=summary, curve=run.curve, train=train)
 
 
 def known_baselines(records: Iterable[Record]) -> dict[str, Baselines]:

@@ -45,8 +45,8 @@ def temperature_of(record: Record) -> float | None:
 
 def bits_of(record: Record) -> int:
     """The bits of a number of a run's embeddings: of those that are served in the fewest."""
-    said: int | None = (record.summary or {}).get("bits") or record.config.get("bits")
-    return said or 32
+    bits: int | None = (record.summary or {}).get("bits") or record.config.get("bits")
+    return bits or 32
 
 
 def with_bits(name: str, bits: int) -> str:
@@ -87,7 +87,7 @@ def plain_method_of(record: Record) -> str:
 
 
 def budget_name(config: Mapping[str, Any]) -> str:
-    """The budget that a run was asked for: "32,768" of the whole model, "width:2" of embeddings.
+    """The budget of a run: "32,768" of the whole model, "width:2" of embeddings.
 
     >>> budget_name({"model_budget": 32768, "budget": None}), budget_name({"model_budget": None})
     ('32,768', '-')
@@ -113,7 +113,7 @@ def run_name(config: Mapping[str, Any]) -> str:
         width = "" if config["base_dim"] is None else f" of width {config['base_dim']}"
         method = with_bits(f"{config['method']}{width}", bits)
         return f"{config['model']}, {method}, {config['budget']}, seed {config['seed']}"
-    asked = budget_name(config)
-    budget = "" if asked == "-" else f", budget {asked}"
+    named = budget_name(config)
+    budget = "" if named == "-" else f", budget {named}"
     temperature = "" if config["temperature"] is None else f", temperature {config['temperature']:g}"
     return f"{with_bits(config['model'] + temperature, bits)}{budget}, seed {config['seed']}"

@@ -37,7 +37,8 @@ def recommend(
       no more bytes.
 
     Configurations with fewer seeds than others, by a failure or an unfinished sweep, are left out, with
-    a warning: one lucky seed would win for them.
+    a warning: one lucky seed would win for them. Widths that a sweep tried for a method and did not
+    choose have fewer seeds by design: they are left out without one.
     """
     if (loss_within is None) == (budget is None):
         raise ValueError("give either loss_within or budget")
@@ -48,9 +49,11 @@ def recommend(
         raise ValueError("there are no finished runs in the records")
     most = max(measured["seeds"])
     whole = check_validation(measured.filter(pl.col("seeds") == most))
-    if len(whole) < len(measured):
+    lost = pl.col("by_method") & (pl.col("seeds") < pl.col("seeds").max().over("search"))
+    compared = measured.filter(~lost)
+    if len(whole) < len(compared):
         warnings.warn(
-            f"{len(measured) - len(whole)} of {len(measured)} configurations have fewer than {most} "
+            f"{len(compared) - len(whole)} of {len(compared)} configurations have fewer than {most} "
             "seeds and were left out",
             stacklevel=2,
         )
@@ -127,8 +130,8 @@ def train_command(record: Record, out: str = "run") -> str:
     # What was chosen from the data is said, so that the run is the same whatever would be chosen now.
     from_data = {name for name, option in options.items() if option.from_data}
     always |= from_data if config.preset == AUTO else {"preset"}
-    told = RunConfig.of(**{name: value for name, value in config.given().items() if name in always})
-    defaults = told.resolved_for(common_task([record.summary]).name, train_rows=1).given()
+    given = RunConfig.of(**{name: value for name, value in config.given().items() if name in always})
+    defaults = given.resolved_for(common_task([record.summary]).name, train_rows=1).given()
     words = ["mixdim", "train"]
     for name, value in config.given().items():
         if name in always or value != defaults.get(name):

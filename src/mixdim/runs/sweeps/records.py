@@ -23,12 +23,12 @@ from mixdim.runs.sweeps.objective import objective_of
 
 @dataclass(frozen=True)
 class Record:
-    """One run: what was asked, and what came out.
+    """One run: its options, and its results.
 
     - `key`: see `RunConfig.key`; runs with one key are the same run.
     - `status`: "finished", or "failed" with the reason in `error`.
     - `config`: the options of the resolved `RunConfig`, and `model_budget`: the parameters of the whole
-      model that were asked for, or None.
+      model that were its budget, or None.
     - `summary`: what `summary.json` of the run says (docs/training.md); None if the run failed.
     - `curve`: the validations: `step`, `epoch`, `train_seconds`, `seconds`, `loss` and, of clicks,
       `accuracy`.

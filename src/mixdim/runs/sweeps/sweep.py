@@ -5,6 +5,7 @@ Knows nothing about figures; one run is the business of worker.py.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import torch
 
 from mixdim._util.arguments import whole_number
 from mixdim._util.signals import StopRequests
+from mixdim._util.text import Note
 from mixdim.data import Dataset
 from mixdim.planning.budget import parse_budget, width_of
 from mixdim.planning.from_counts import FloorWarning
@@ -24,6 +26,7 @@ from mixdim.planning.sizing import largest_base_dim
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model, check_fits
 from mixdim.runs.plans import plan_of
+from mixdim.runs.sweeps.forecast import Forecast
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines
 from mixdim.runs.sweeps.methods import OF_EMBEDDINGS, run_name
 from mixdim.runs.sweeps.records import Record, append_record, read_records
@@ -46,7 +49,7 @@ class RunRequest:
 
 
 def within_budget(config: RunConfig, budget: str) -> RunRequest:
-    """A run within a budget as a sweep is asked for it.
+    """A run within a budget, as the flag of a sweep names it.
 
     "2^15", "1M" and "64MB" (in float32) count the whole model. "width:2", what uniform dimensions of
     width 2 have, and "embeddings:1M" or "embeddings:4MB" count embeddings alone, as in `mixdim train`.
@@ -85,13 +88,18 @@ def run_sweep(
     jobs: int = 1,
     progress: Progress | None = None,
     on_record: Callable[[Record], None] | None = None,
+    earlier: int = 0,
+    later: int = 0,
 ) -> list[Record]:
     """Make every run that is not finished in the file `records`, and return the records of all.
 
     - `jobs`: runs at a time, each in a process of its own; they divide torch's threads.
     - `progress("runs", done, total, note)` is called once it is known which runs are finished, whenever
       a run begins or ends, and again and again while those that are left are under way elsewhere.
+      The note also has `seconds_left`, by the time that similar runs took.
     - `on_record`: called with each record as soon as it is written, or found to be finished.
+    - `earlier`, `later`: runs of the same work that were made before, or will be made after these; they
+      count in progress, and in what a stop says.
 
     The records come in the order of the runs. A run that fails, also by a budget that no model meets,
     is recorded as failed, and made again by the next sweep. SIGINT and SIGTERM raise `SweepStopped`;
@@ -100,16 +108,28 @@ def run_sweep(
     """
     jobs = whole_number(jobs, "jobs")
     _check_place(records)
-    asked = _solve(runs)
+    solved_runs = _solve(runs)
     threads = max(1, torch.get_num_threads() // jobs)
-    waiting = list({run.key: run for run in asked}.values())
-    total = len(waiting)
-    working: list[Worker] = []
+    waiting = list({run.key: run for run in solved_runs}.values())
+    configs, total = [run.config for run in waiting], earlier + len(waiting) + later
+    working: dict[Worker, float] = {}  # and when it began
     before = _recorded(records)
+    forecast = Forecast(before.values())
+
+    def finished() -> int:
+        return total - later - len(waiting) - len(working)
 
     def show(note: str = "") -> None:
         if progress is not None:
-            progress("runs", total - len(waiting) - len(working), total, note)
+            now = time.monotonic()
+            left = forecast.seconds_left(
+                [run.config for run in waiting],
+                [(worker.run.config, now - begun) for worker, begun in working.items()],
+                jobs=jobs,
+                later=later,
+                like=configs,
+            )
+            progress("runs", finished(), total, Note(note, left))
 
     def tell(record: Record) -> None:
         if on_record is not None:
@@ -133,7 +153,8 @@ def run_sweep(
             keep(run.record(error=run.error))
         else:
             known = known_baselines(recorded.values())
-            working.append(Worker(replace(run, known_baselines=known), threads=threads))
+            worker = Worker(replace(run, known_baselines=known), threads=threads)
+            working[worker] = time.monotonic()
             show(f"now {run_name({**run.config.to_dict(), 'model_budget': run.model_budget})}")
 
     with StopRequests(every=True) as stopped, RunLocks(records) as locks:
@@ -149,25 +170,25 @@ def run_sweep(
                 get_ready(stopped, seconds=SECONDS_BETWEEN_LOOKS)
             while waiting or working:
                 if stopped.name is not None:
-                    left = len(waiting) + len(working)
-                    raise SweepStopped(stopped.name, total - left, total)
+                    raise SweepStopped(stopped.name, finished(), total)
                 for run in list(waiting):
                     if len(working) < jobs and not stopped() and locks.take(run.key):
                         begin(run)
                 if waiting and len(working) < jobs and not stopped():
                     show(f"{len(waiting)} under way in other sweeps")
-                for worker in some_done(working, seconds=SECONDS_BETWEEN_LOOKS):
-                    working.remove(worker)
-                    keep(worker.finish())
+                for worker in some_done(list(working), seconds=SECONDS_BETWEEN_LOOKS):
+                    record, begun = worker.finish(), working.pop(worker)
+                    forecast.add(record, time.monotonic() - begun)
+                    keep(record)
         finally:
             for worker in working:
                 worker.stop()
             remove_abandoned_folders()
-    found = {record.key: record for record in read_records([records])} if asked else {}
+    found = {record.key: record for record in read_records([records])} if solved_runs else {}
     # Budgets so close that they allow the same base_dim share a run.
     return [
         replace(record, config={**record.config, "model_budget": run.model_budget})
-        for run, record in ((run, found[run.key]) for run in asked)
+        for run, record in ((run, found[run.key]) for run in solved_runs)
     ]
 
 
@@ -251,7 +272,7 @@ def _solve(runs: Sequence[RunRequest]) -> list[SolvedRun]:
         except InfeasibleBudgetError as error:
             return error
 
-    asked = []
+    solved_runs = []
     for run in runs:
         if run.config.data is None:
             raise ValueError("data is missing: every run of a sweep needs a prepared folder")
@@ -260,16 +281,16 @@ def _solve(runs: Sequence[RunRequest]) -> list[SolvedRun]:
         config = replace(run.config, data=str(dataset.path), tensorboard=False)
         config = config.resolved(dataset)
         if run.model_budget is None:
-            asked.append(SolvedRun(config, config.key(dataset.fingerprint)))
+            solved_runs.append(SolvedRun(config, config.key(dataset.fingerprint)))
             continue
         solved = within(replace(config, seed=0), run.model_budget)  # the same for every seed
         if isinstance(solved, InfeasibleBudgetError):
             key = config.key(dataset.fingerprint, model_budget=run.model_budget)
-            asked.append(SolvedRun(config, key, run.model_budget, str(solved)))
+            solved_runs.append(SolvedRun(config, key, run.model_budget, str(solved)))
         else:
             config = replace(solved, seed=config.seed)
-            asked.append(SolvedRun(config, config.key(dataset.fingerprint), run.model_budget))
-    return asked
+            solved_runs.append(SolvedRun(config, config.key(dataset.fingerprint), run.model_budget))
+    return solved_runs
 
 
 def _recorded(records: Path) -> dict[str, Record]:

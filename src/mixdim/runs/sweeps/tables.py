@@ -16,7 +16,7 @@ from mixdim.runs.sweeps.records import Record
 NOTHING_YET = "no run is finished yet"
 # The largest size first; of one size the methods as they are always listed, and in most bits first.
 LISTED: dict[str, Any] = {
-    "by": ["asked_bytes", "bits", "place", "plain_method"],
+    "by": ["budget_bytes", "bits", "place", "plain_method"],
     "descending": [True, True, False, False],
     "maintain_order": True,
 }
@@ -39,7 +39,7 @@ def sweep_table(records: Sequence[Record]) -> str:
     lines = [[*head, "±", "seeds", "s"]]
     for row in over_seeds(runs).iter_rows(named=True):
         lines.append([
-            row["asked"],
+            row["budget"],
             _percent(row["spent"]),
             row["method"],
             base_dims(row),
@@ -56,7 +56,8 @@ def comparison_table(records: Sequence[Record]) -> str:
     """Methods at equal bytes: of each size and method its best width by validation, and its test loss.
 
     The difference is taken seed by seed to uniform dimensions of the reference, which is the largest
-    uniform run; each ± is a standard deviation over the seeds. "tried" says how many widths were.
+    uniform run; each ± is a standard deviation over the seeds. "tried" says how many widths were. Bytes
+    of "embeddings" and of the whole "model" are counted as in `mixdim recommend` and in a report.
     """
     runs = best_by_method(run_frame(records))
     if runs.is_empty():
@@ -65,17 +66,18 @@ def comparison_table(records: Sequence[Record]) -> str:
     reference = uniform.filter(pl.col("setting") == pl.col("setting").first())
     others = ~pl.col("setting").is_in(reference["setting"].implode())
     settings = over_seeds(_with_gain(runs, reference, by=["seed"], where=others)).sort(**LISTED)
-    whole, loss = settings["asked_bytes"][0], f"test {settings['loss'][0]}"
-    head = ["at most", "share", "method", "base_dim", "bytes", "spent", loss, "±", "minus reference"]
-    lines = [[*head, "±", "tried", "seeds", "s"]]
+    whole, loss = settings["budget_bytes"][0], f"test {settings['loss'][0]}"
+    head = ["at most", "share", "method", "base_dim", "embeddings", "spent", "model", loss, "±"]
+    lines = [[*head, "minus reference", "±", "tried", "seeds", "s"]]
     for row in settings.iter_rows(named=True):
         lines.append([
-            format_bytes(row["asked_bytes"]),
-            f"1/{whole / row['asked_bytes']:.3g}",
+            format_bytes(row["budget_bytes"]),
+            f"1/{whole / row['budget_bytes']:.3g}",
             row["method"],
             base_dims(row),
             format_bytes(int(row["embedding_bytes"])),
             _percent(row["spent"]),
+            format_bytes(int(row["num_bytes"])),
             *_cells(row, "test", ".4f"),
             *_cells(row, "gain", "+.4f"),
             str(row["tried"]),

@@ -38,7 +38,7 @@ def trials_of(out: Path) -> Path:
 
 
 def tune_weight_decay(
-    told: RunConfig,
+    given: RunConfig,
     out: Path,
     *,
     weight_decays: Sequence[float] = WEIGHT_DECAYS,
@@ -47,12 +47,12 @@ def tune_weight_decay(
     sweep: Callable[..., list[Record]] = run_sweep,
 ) -> Tuned:
     """Try weight decays for the run that `out` shall hold, and choose the best in validation."""
-    if told.weight_decay is not None:
+    if given.weight_decay is not None:
         raise ValueError("give --tune or --weight-decay, not both: tuning chooses the weight decay")
-    if told.data is None:
+    if given.data is None:
         raise ValueError("data is missing: give --data")
-    dataset = Dataset(told.data)
-    config, task = told.resolved(dataset), task_of(dataset.task)
+    dataset = Dataset(given.data)
+    config, task = given.resolved(dataset), task_of(dataset.task)
     assert config.epochs is not None
     start, stop = dataset.splits["validation"]
     if start == stop:
@@ -80,6 +80,6 @@ def tune_weight_decay(
         for decay in weight_decays
     ]
     return Tuned(
-        replace(told, weight_decay=chosen),
+        replace(given, weight_decay=chosen),
         {"chosen": {"weight_decay": chosen}, "epochs": epochs, "tried": tried},
     )

@@ -85,7 +85,7 @@ def some_done(workers: list[Worker], *, seconds: float) -> list[Worker]:
 
 
 def get_ready(stopped: Callable[[], bool], *, seconds: float) -> None:
-    """Wait until workers start in milliseconds, or until `stopped`, asked every `seconds`, says so."""
+    """Wait until workers start in milliseconds, or until `stopped`, called every `seconds`, says so."""
 
     def start_one() -> None:
         with suppress(Exception):  # the first worker will tell
