@@ -18,6 +18,7 @@ import polars as pl
 from mixdim._util.lazy import import_later
 from mixdim.data.array_encoder import TypedEncoder
 from mixdim.data.batches import Batch
+from mixdim.data.columns import listed
 from mixdim.data.dense_rules import LIMIT, DenseRule
 from mixdim.data.folder import Meta, read_meta, vocabulary_file
 from mixdim.data.lines import Rows
@@ -232,7 +233,7 @@ class RowEncoder:
 
     def _check_columns(self, names: Any, what: str) -> None:
         if len(names) and not any(name in names for name in self.columns):
-            raise ValueError(f"{what} has none of the columns {', '.join(self.columns)[:200]}")
+            raise ValueError(f"{what} has none of the columns {listed(self.columns)}")
 
     def _series(self, name: str, values: list[Any]) -> pl.Series:
         """A column of values of any types; texts if they are of several."""
