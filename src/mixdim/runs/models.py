@@ -99,9 +99,9 @@ def fit_baseline(
 ) -> tuple[Baseline | None, dict[str, Any] | None]:
     """Set how numbers are standardized, and find the baseline and what it reaches.
 
-    First-order weights may be spread over a group: there process 0 fits it, and others know the shapes
-    of its weights of ids alone. So it needs no memory beside the tables if it is fitted before these are
-    made. Biases are in every process, which all fit the same.
+    In a group, process 0 fits it, and others know the shapes of its weights of ids alone. So it needs no
+    memory beside the tables if it is fitted before these are made. Models that many processes train have
+    first-order weights.
     """
     first_order = model.first_order
     if first_order is not None:
