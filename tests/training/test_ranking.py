@@ -147,8 +147,8 @@ class Asked(nn.Module):
         self.asked += len(batch.ids)
         sums = [self.tables[n](batch.ids[:, [i]])[:, 0] for i, n in enumerate(self.names)]
         sums += [self.tables[n](v, o[:-1])[:, 0].round() for n, (v, o) in batch.bags.items()]
-        user_and_item = sums[self.names.index("user")] * sums[self.names.index("item")]
-        return sum(sums) + user_and_item + (3 * batch.dense.sum(1)).round()
+        item = sums[self.names.index("item")]  # meets all others, so that each decides an order
+        return (1 + item) * (sum(sums) + (3 * batch.dense.sum(1)).round())
 
 
 def test_other_columns_are_those_of_the_users_row_or_looked_up_by_the_item(wide, monkeypatch):
