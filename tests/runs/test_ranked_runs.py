@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import torch
 
-from commands import output
+from commands import complaint, output
 from mixdim.data import Dataset
 from mixdim.data.table import prepare_table
 from mixdim.models import MatrixFactorization
@@ -74,6 +74,17 @@ def test_users_are_sampled_for_other_models_and_records_and_reports_have_the_num
     assert row["ranking"] == found["ranking"]
     assert (row["test_recall@10"], row["test_ndcg@10"]) == (found["recall@10"], found["ndcg@10"])
     assert "ranking" not in Run.open(tmp_path / "run").evaluate(ranking_users=0)
+
+
+def test_what_is_not_ranked_says_why(capsys, tmp_path, data):
+    told = ("train", "--data", data, "--base-dim", 4, "--out", tmp_path / "run", "--ranking-users", -1)
+    assert "ranking_users must be at least 0, got -1" in complaint(capsys, *told)
+    run = Run.create(tmp_path / "run", data=str(data), model="mf", **SMALL)
+    run.train()
+    prepare_table([data.parent / "buys.csv"], tmp_path / "new", vocabulary_of=data)
+    found = run.evaluate(tmp_path / "new")
+    assert (found["recall@10"], found["ndcg@10"]) == (None, None)
+    assert found["ranking"] == ("not computed: the data has no training rows, whose items are left out")
 
 
 def test_a_compressed_and_a_quantized_run_say_how_they_rank_as_they_are_served(tmp_path, data):

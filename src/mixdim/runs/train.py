@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mixdim._util.arguments import whole_number
 from mixdim._util.files import write_atomically
 from mixdim.data import Dataset
 from mixdim.models import Model
@@ -77,6 +78,7 @@ def planned(config: RunConfig) -> Planned:
     config = config.resolved(dataset)
     check_fits(config, dataset)
     feature_to_slice_by(dataset, config.slice_by)
+    whole_number(config.ranking_sample, "ranking_users", at_least=0)
     config.training_options()
     plan = plan_of(config, dataset)
     if config.distributed:

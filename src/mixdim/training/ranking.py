@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mixdim._util.arguments import whole_number
 from mixdim.tasks.metrics import PLACES, RANKING
 from mixdim.training.candidates import CandidateRows, NoCandidatesError
 from mixdim.training.devices import device_of
@@ -66,7 +67,7 @@ def ranking_metrics(
     Both are None if they cannot be computed, and `ranking` says why. Nothing is returned for data
     without negatives, and for training, whose positives are no candidates.
     """
-    pairing = data.pairing
+    pairing, sample = data.pairing, whole_number(sample, "ranking_users", at_least=0)
     if pairing is None or split == "train" or not num_rows(data, split):
         return {}
     if not num_rows(data, "train"):
