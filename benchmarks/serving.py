@@ -70,11 +70,11 @@ def requests(model: Path, samples: int) -> list[bytes]:
         values = feature["values"]
         assert isinstance(values, list)
         found = values[int(len(values) * random.random() ** 3)]
-        return format(found, "x") if feature["kind"] == "hexadecimal" and found is not None else found
+        return format(found, "08x") if feature["kind"] == "hexadecimal" and found is not None else found
 
     def sample() -> dict[str, object]:
         numbers: dict[str, object] = {
-            column["name"]: round(random.random(), 3) for column in side["dense"]
+            column["name"]: int(100 * random.random()) for column in side["dense"]
         }
         bags = {f["name"]: [value(f), value(f)] for f in side["features"] if f["bag"]}
         return numbers | bags | {f["name"]: value(f) for f in side["features"] if not f["bag"]}

@@ -1,43 +1,37 @@
-"""Answer JSON over HTTP with an exported model: onnxruntime and numpy, without mixdim or PyTorch.
+"""Answer JSON over HTTP with an exported model: onnxruntime and mixdim's encoder, without PyTorch.
 
     mixdim export run --out model.onnx --bits 8
     python examples/serve.py model.onnx --port 8000
     curl -d '[{"user": "17", "item": "260"}, {"user": "new", "item": "1"}]' localhost:8000/predict
 
-A sample is an object of raw values, as they were before `mixdim prepare`; a column that is not there is
-missing. The answer is `{"predictions": [...]}`; what is wrong with a request is one line and a code 400.
+A sample is a row as it is in the file that `mixdim prepare` read, and gets the prediction of `mixdim
+predict --raw`: columns that the model does not need are passed over, and one that is not there or empty
+is missing. The answer is `{"predictions": [...]}`; what is wrong is one line and a code 400.
 """
 
 import argparse
 import contextlib
 import json
-import math
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
+
+from mixdim.data import RowEncoder
 
 MOST_BYTES, MOST_SAMPLES = 16 * 2**20, 10_000
 
 
 class Model:
-    """An exported model and the vocabularies beside it."""
+    """An exported model and the encoder of the vocabularies beside it."""
 
     def __init__(self, path: Path, threads: int = 1) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.input_names = [entry.name for entry in self.session.get_inputs()]
-        side = json.loads(path.with_name(f"{path.name}.vocabulary.json").read_text(encoding="utf-8"))
-        self.features, self.dense = side["features"], side["dense"]
-        self.limit = math.inf if side["dense_limit"] is None else side["dense_limit"]
-        self.columns = {column["name"] for column in (*self.dense, *self.features)}
-        self.ids = {
-            feature["name"]: {str(v): n for n, v in enumerate(feature["values"]) if v is not None}
-            for feature in self.features
-        }
+        self.encoder = RowEncoder.of_model(path)
 
     def predict(self, samples: Any) -> list[float]:
         """Return a probability or a rating for each sample; ValueError says what is wrong with one."""
@@ -45,60 +39,9 @@ class Model:
             raise ValueError("a request must be a list of objects, one a sample")
         if not 1 <= len(samples) <= MOST_SAMPLES:
             raise ValueError(f"a request must have 1 to {MOST_SAMPLES} samples, got {len(samples)}")
-        for number, sample in enumerate(samples):
-            if unknown := sample.keys() - self.columns:
-                raise ValueError(f"sample {number} has a column that the model lacks: {min(unknown)!r}")
-        inputs = self.inputs(samples)
+        inputs = self.encoder.arrays(samples)
         (answer,) = self.session.run(None, {name: inputs[name] for name in self.input_names})
         return [float(prediction) for prediction in answer]
-
-    def inputs(self, samples: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-        """The arrays that the model reads."""
-        inputs = {"dense": np.array([self.numbers(sample) for sample in samples], np.float32)}
-        columns = []
-        for feature in self.features:
-            values = [sample.get(feature["name"]) for sample in samples]
-            if not feature["bag"]:
-                columns.append([self.id(feature, value) for value in values])
-                continue
-            bags = [value or [] for value in values]
-            if not all(isinstance(bag, list) for bag in bags):
-                raise ValueError(f"{feature['name']!r} must be a list of values")
-            found = [self.id(feature, value) for bag in bags for value in bag]
-            inputs[f"{feature['name']}.values"] = np.array(found, np.int64)
-            lengths = [0, *(len(bag) for bag in bags)]
-            inputs[f"{feature['name']}.offsets"] = np.cumsum(lengths, dtype=np.int64)
-        inputs["ids"] = np.array(columns, np.int64).reshape(len(columns), len(samples)).T
-        return inputs
-
-    def id(self, feature: dict[str, Any], value: Any) -> int:
-        """The id of a raw value; one that training never saw is the unknown id."""
-        if value is None or value == "":
-            return int(feature["missing"])
-        if not isinstance(value, str | int | float):
-            raise ValueError(f"{feature['name']!r} must be a string or a number, got {value!r}")
-        if feature["kind"] == "hexadecimal":
-            try:
-                value = int(str(value), 16)
-            except ValueError:
-                raise ValueError(f"{feature['name']!r} must be hexadecimal, got {value!r}") from None
-        return int(self.ids[feature["name"]].get(str(value), feature["unknown"]))
-
-    def numbers(self, sample: dict[str, Any]) -> list[float]:
-        """A sample's dense numbers as the model learned them, then 1 for each that is missing."""
-        found, gaps = [], []
-        for column in self.dense:
-            x, name = sample.get(column["name"]), column["name"]
-            if column["tells_missing"]:
-                gaps.append(float(x is None))
-            if x is None or not column["scale"]:
-                found.append(0.0)
-                continue
-            if not isinstance(x, int | float) or not math.isfinite(x):
-                raise ValueError(f"{name!r} must be a finite number, got {x!r}")
-            z = math.log1p(max(x, 0)) if column["log"] else x
-            found.append(min(max((z - column["mean"]) / column["scale"], -self.limit), self.limit))
-        return found + gaps
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -15,6 +15,9 @@ import torch
 
 import mixdim
 from commands import output
+from mixdim.data.table import prepare_table
+from mixdim.runs.run import Run
+from odd_rows import ROLES, odd_rows, write_rows
 from training_data import clicks_with_bags
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -62,6 +65,22 @@ def ask(tmp_path, capsys):
     server.server_close()
 
 
+def test_the_server_answers_rows_of_a_file_as_they_are_predicted(tmp_path):
+    pytest.importorskip("onnxruntime", reason="pip install 'mixdim[serve]'")
+    prepare_table([write_rows(tmp_path / "t.csv", odd_rows(1, 300))], tmp_path / "data", **ROLES)
+    small = {"bottom": (4,), "top": (4,), "base_dim": 4, "temperature": 0.3, "epochs": 1, "lr": 0.1}
+    run = Run.create(tmp_path / "run", data=str(tmp_path / "data"), model="dlrm", **small)
+    run.train()
+    run.export(tmp_path / "model.onnx")
+    new = odd_rows(2, 50)
+    raw, out = write_rows(tmp_path / "new.csv", new), tmp_path / "predictions.parquet"
+    run.predict(raw, out)
+    expected = pl.read_parquet(out)["prediction"].to_list()
+    model = runpy.run_path(str(EXAMPLES / "serve.py"))["Model"](tmp_path / "model.onnx")
+    assert model.predict(json.loads(json.dumps(new))) == pytest.approx(expected, abs=1e-5)
+    assert max(expected) - min(expected) > 0.01
+
+
 def predictions_of(capsys, file, data, out):
     output(capsys, "predict", file, "--data", data, "--out", out, "--split", "test")
     return pl.read_parquet(out)["prediction"]
@@ -104,9 +123,10 @@ def test_a_bad_request_is_one_line_and_the_server_goes_on(ask):
         ("[{", "Expecting property name"),
         ({"user": 1}, "a request must be a list of objects, one a sample"),
         ([], "a request must have 1 to 10000 samples, got 0"),
-        ([{"usr": 1}], "sample 0 has a column that the model lacks: 'usr'"),
-        ([{"x": "many"}], "'x' must be a finite number, got 'many'"),
-        ([{"tags": "a"}], "'tags' must be a list of values"),
+        ([{"usr": 1}], "row 0 has none of the columns user, item, tags, x, y"),
+        ([{}, {"x": "many"}], "row 1: x is not a number: 'many'"),
+        ('[{"x": Infinity}]', "row 0: x is not a number: inf"),
+        ([{"tags": {"a": 1}}], "'a bag' must be a string or a number, got {'a': 1}"),
         ([{"user": {}}], "'user' must be a string or a number, got {}"),
         ("[" * 100_000, "recursion"),
     ]:

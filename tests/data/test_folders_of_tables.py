@@ -134,6 +134,27 @@ def test_columns_name_what_a_file_without_a_header_has_and_new_rows_too(tmp_path
     assert read_meta(tmp_path / "new").splits["test"] == (0, 30)
 
 
+def test_new_rows_without_a_header_may_lack_the_columns_of_the_target(tmp_path):
+    (tmp_path / "t.tsv").write_text("".join(f"{y}\t{c}\t{day}\n" for y, c, day in ROWS))
+    bare = tmp_path / "bare.tsv"
+    bare.write_text("".join(f"{c}\t{day}\n" for _, c, day in ROWS))
+    for name, target in (("a", "y"), ("b", "y >= 1")):
+        told = GIVEN | {"target": target}
+        prepare_table([tmp_path / "t.tsv"], tmp_path / name, columns=["y", "c", "day"], **told)
+        found = []
+        for raw in (tmp_path / "t.tsv", bare):
+            with opened_raw(raw, tmp_path / name) as rows:
+                batch = rows.dataset.rows(slice(0, len(rows.places)))
+                found.append((rows.has_target, batch.ids.tolist()))
+        assert found == [(True, found[0][1]), (False, found[0][1])]
+    bare.write_text("u1\n")
+    with (
+        pytest.raises(ValueError, match="its first line has 1 fields, and columns names 3"),
+        opened_raw(bare, tmp_path / "a"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

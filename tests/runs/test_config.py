@@ -17,6 +17,7 @@ from mixdim.runs.sweeps.tables import sweep_table
 from report_records import finished
 
 CONFIG = RunConfig(data="d", model="mf", preset="paper-cf", base_dim=8).resolved_for("rating")
+DECIDE_NOTHING = ("data", "checkpoint_every", "ranking_users", "tensorboard")
 
 
 def written(tmp_path, text):
@@ -145,7 +146,7 @@ def test_the_key_depends_on_what_decides_the_result_and_on_nothing_else(name):
         other = replace(CONFIG, **{name: "something else"})
     else:
         other = replace(CONFIG, model_options={**CONFIG.model_options, name: "something else"})
-    assert (other.key("f") == CONFIG.key("f")) == (name in ("data", "checkpoint_every", "tensorboard"))
+    assert (other.key("f") == CONFIG.key("f")) == (name in DECIDE_NOTHING)
 
 
 def test_the_key_depends_on_the_data_and_on_the_budget_that_could_not_be_met():

@@ -90,12 +90,15 @@ def test_a_model_begins_as_its_baseline_by_default_where_it_contains_it():
     assert begins(num_ids=2) is False  # 50 ratings for an id
     assert begins(model="ncf") is None
     assert begins("binary", model="dcn") is begins("binary", model="deepfm") is True
-    of_mf = "from_baseline of model 'mf' needs mean and biases and data with the task 'rating'"
+    assert begins("binary", model="mf") is True
+    assert begins("binary", model="mf", num_ids=2) is False
+    of_mf = (
+        "from_baseline of model 'mf' needs mean and biases and data with the task 'binary' or 'rating'"
+    )
     of_dlrm = "from_baseline of model 'dlrm' needs first_order and data with the task 'binary'"
     others = (
         ({"biases": False}, of_mf),
         ({"mean": False}, of_mf),
-        ({"task": "binary", "model": "mf"}, of_mf),
         ({"model": "dlrm"}, of_dlrm),
         ({"task": "binary", "first_order": False}, of_dlrm),
         ({"model": "deepfm"}, "from_baseline of model 'deepfm' needs data with the task 'binary'"),

@@ -137,12 +137,15 @@ def evaluate(
     split: Split = "test",
     weights: Weights = "best",
     slice_by: Annotated[str | None, flag("slice_by", panel="")] = None,
+    ranking_users: Annotated[int | None, flag("ranking_users", panel="")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure a trained model on a split of a data set."""
     from mixdim.runs.run import Run
 
-    found = Run.open(run).evaluate(data, split, weights=weights, slice_by=slice_by, progress=True)
+    found = Run.open(run).evaluate(
+        data, split, weights=weights, slice_by=slice_by, ranking_users=ranking_users, progress=True
+    )
     typer.echo(
         json.dumps(found, indent=2) if as_json else _metrics_table({f"{split}, {weights}": found})
     )
@@ -197,19 +200,25 @@ def _results(summary: dict[str, Any]) -> str:
 
 
 def _metrics_table(results: dict[str, dict[str, Any]]) -> str:
-    """One line for each result and each of its slices, one column a metric."""
-    from mixdim.tasks import TASKS
+    """One line for each result and each of its slices, one column a metric; then what was ranked."""
+    from mixdim.tasks import RANKING, TASKS
 
     metrics = {name for task in TASKS.values() for name in task.metrics}
     names = [name for name in next(iter(results.values())) if name in metrics]
+    names += [name for name in RANKING if any(name in result for result in results.values())]
     lines = [["", "rows", *names]]
     for label, result in results.items():
         lines.append([label, *_cells(result, names)])
         for slice_name, of_slice in result.get("slices", {}).items():
             lines.append([f"  {slice_name}", *_cells(of_slice, names)])
-    return "\n".join(align(lines))
+    ranked: dict[str, list[str]] = {}
+    for label, result in results.items():
+        if "ranking" in result:
+            ranked.setdefault(result["ranking"], []).append(label.partition(",")[0])
+    of_what = [f"{', '.join(RANKING)} of {' and '.join(of)}: {what}" for what, of in ranked.items()]
+    return "\n".join([*align(lines), *of_what])
 
 
 def _cells(metrics: dict[str, Any], names: list[str]) -> list[str]:
-    values = (metrics[name] for name in names)
+    values = (metrics.get(name) for name in names)
     return [f"{metrics['rows']:,}", *("-" if value is None else f"{value:.4f}" for value in values)]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from mixdim.data.batches import Batch, BatchStream
 from mixdim.data.dataset import Dataset
+from mixdim.data.row_encoder import RowEncoder
 
-__all__ = ["Batch", "BatchStream", "Dataset", "open"]
+__all__ = ["Batch", "BatchStream", "Dataset", "RowEncoder", "open"]
 
 
 def open(path: str | Path) -> Dataset:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import translate
+from itertools import accumulate
 from re import compile as compile_pattern
 
 import polars as pl
@@ -76,9 +77,17 @@ def _ends_of(item: str, known: Collection[str]) -> tuple[str, str] | None:
     return next((pair for pair in pairs if pair[0] in known and pair[1] in known), None)
 
 
-def listed(header: Sequence[str]) -> str:
-    """The names of a header, as far as a message has room."""
-    return ", ".join(header)[:200]
+def listed(names: Sequence[str], room: int = 200) -> str:
+    """Names of columns, as far as a message has room, and how many others there are.
+
+    >>> listed(["user", "item", "country", "day"], room=13)
+    'user, item and 2 others'
+    """
+    fit = sum(1 for size in accumulate(len(name) + 2 for name in names) if size <= room + 2)
+    shown = max(fit, 1)
+    left = len(names) - shown
+    more = "" if left <= 0 else " and 1 other" if left == 1 else f" and {left:,} others"
+    return ", ".join(name[:room] for name in names[:shown]) + more
 
 
 def number(column: pl.Expr, kind: pl.DataType) -> pl.Expr:

@@ -6,9 +6,10 @@ import hashlib
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from mixdim._util.arguments import whole_number
 from mixdim._util.lazy import import_later
@@ -35,6 +36,18 @@ if TYPE_CHECKING:
     import torch
 
 import_later(globals(), torch="torch")  # only batches need it
+
+
+class Pairing(NamedTuple):
+    """Who has what, in rows of positives and negatives.
+
+    - `item`: the feature whose values negatives were drawn of; `users`: those that say whose a row is.
+    - `nobody`: of each, the ids that are no value: missing and out of vocabulary.
+    """
+
+    item: str
+    users: tuple[str, ...]
+    nobody: dict[str, np.ndarray]
 
 
 class Dataset:
@@ -68,6 +81,11 @@ class Dataset:
     def num_dense(self) -> int:
         """Dense columns."""
         return len(self.meta.dense)
+
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        """Names of the dense columns."""
+        return self.meta.dense
 
     @property
     def task(self) -> str:
@@ -111,6 +129,19 @@ class Dataset:
             feature.name: read_counts(self.path, self.meta, number)
             for number, feature in enumerate(self.meta.features)
         }
+
+    @cached_property
+    def pairing(self) -> Pairing | None:
+        """Who has what, if negatives were drawn; else None."""
+        if "negatives" not in self.meta.rows:
+            return None
+        item, users = self.meta.options["negatives_of"], self.meta.options["negatives_for"]
+        nobody = {}
+        for name in (item, *users):
+            file = self.path / vocabulary_file(self.feature_names.index(name))
+            kinds = pl.read_parquet(file, columns=["kind"], glob=False).to_series()
+            nobody[name] = np.flatnonzero((kinds != "value").to_numpy())
+        return Pairing(item, tuple(users), nobody)
 
     @cached_property
     def ids_per_sample(self) -> dict[str, float]:

@@ -14,7 +14,7 @@ import polars as pl
 
 from mixdim._util.arguments import whole_number
 from mixdim.data.columns import listed
-from mixdim.data.conditions import parse_condition
+from mixdim.data.conditions import columns_of, parse_condition
 from mixdim.data.encode import encode_rows
 from mixdim.data.folder import Meta
 from mixdim.data.folder_writer import Spool
@@ -108,7 +108,12 @@ def prepare_table(
     if split == "test" and base is None:
         raise ValueError("split 'test' is for rows whose vocabulary is that of an earlier folder")
     target, names = chosen["target"], chosen["columns"]
-    form = TextFormat(chosen["separator"], chosen["encoding"], None if names is None else tuple(names))
+    form = TextFormat(
+        chosen["separator"],
+        chosen["encoding"],
+        None if names is None else tuple(names),
+        tuple(_without_target(target, names or ())) if prediction is not None else (),
+    )
     sources = check_sources(raw, folders=True)
     rejects = Rejects(max_bad, advice=ADVICE)
     header = header_of(sources[0], form)
@@ -177,12 +182,20 @@ def prepare_table(
     return meta
 
 
+def _without_target(target: str | None, names: Sequence[str]) -> list[str]:
+    """The columns of a file without a header if it lacks those that make the target."""
+    made_of = [target]
+    if target is not None and target not in names and CONDITION.search(target):
+        made_of = [*columns_of(parse_condition(target, "target"))]
+    return [name for name in names if name not in made_of]
+
+
 def _check_needed(source: Source, columns: Sequence[str], header: Sequence[str]) -> None:
     """Raise if a file of rows to predict lacks columns, with all that it needs."""
     lacking = [name for name in columns if name not in {*header}]
     if lacking:
         raise ValueError(
-            f"{source.name} has no column {', '.join(map(repr, lacking))}: a prediction needs "
+            f"{source.name} has no column {listed([*map(repr, lacking)])}: a prediction needs "
             f"{listed(columns)}, and it has {listed(header)}"
         )
 

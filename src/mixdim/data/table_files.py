@@ -32,6 +32,7 @@ class TextFormat:
     separator: str | None = None
     encoding: str = "utf-8"
     columns: tuple[str, ...] | None = None  # of files without a header
+    without: tuple[str, ...] = ()  # the same where a target is not there
 
     def __post_init__(self) -> None:
         if self.separator is not None and len(self.separator.encode()) != 1:
@@ -128,6 +129,8 @@ def _take_header(source: Source, block: Block, form: TextFormat) -> tuple[str, l
     if form.columns is None:
         return mark, fields, rest
     if len(fields) != len(form.columns):
+        if form.without and len(fields) == len(form.without):
+            return mark, list(form.without), block
         raise ValueError(
             f"{source.name}: its first line has {len(fields):,} fields, "
             f"and columns names {len(form.columns):,}"
@@ -157,7 +160,7 @@ def _check_columns(source: Source, header: list[str], columns: list[str]) -> Non
     if lacking:
         some = hint if all(_is_number(name) for name in header[:1]) else ""
         raise ValueError(
-            f"{source.name} has no column {', '.join(map(repr, lacking))}; it has {listed(header)}{some}"
+            f"{source.name} has no column {listed([*map(repr, lacking)])}; it has {listed(header)}{some}"
         )
 
 

@@ -116,6 +116,23 @@ class Vocabulary:
         known = table.filter(pl.col("kind") == VALUE).sort("value")
         return cls(table, known["value"], known["id"].to_numpy())
 
+    @classmethod
+    def of_values(cls, values: Sequence[int | str | None], missing: int, unknown: int) -> Vocabulary:
+        """The vocabulary of values by id, without counts; None at the ids missing and unknown."""
+        ids, kinds = np.arange(len(values), dtype=np.int32), np.full(len(values), VALUE, np.uint8)
+        kinds[[missing, unknown]] = MISSING, OUT_OF_VOCABULARY  # one id may be both: then it is unknown
+        series = pl.Series(
+            "value", values, dtype=None if any(v is not None for v in values) else pl.String
+        )
+        table = pl.DataFrame({"id": ids, "value": series, "kind": kinds, "count": np.zeros_like(ids)})
+        known = table.filter(pl.col("kind") == VALUE).sort("value")
+        return cls(table, known["value"], known["id"].to_numpy())
+
+    @property
+    def missing(self) -> int:
+        """The id of missing values: that of unknown ones if training had none."""
+        return self._missing
+
     @property
     def rows(self) -> int:
         """How many ids there are."""

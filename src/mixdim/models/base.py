@@ -93,7 +93,7 @@ class Model(nn.Module):
 
     - `task`: what its outputs mean if nobody says: "binary" (logits) or "rating".
     - `one_layer`: whether one layer has all features, so that they can share an array.
-    - `baseline`: the simple model that it contains, with these options on (`baseline_needs`).
+    - `baselines`: the simple models that it contains, with these options on (`baseline_needs`).
     - `first_order`: its first-order weights, if it has any.
     """
 
@@ -102,7 +102,7 @@ class Model(nn.Module):
     bands: ClassVar[int]
     task: ClassVar[str] = "binary"
     one_layer: ClassVar[bool] = True
-    baseline: ClassVar[str | None] = None
+    baselines: ClassVar[tuple[str, ...]] = ()
     baseline_needs: ClassVar[tuple[str, ...]] = ()
     num_dense: int = 0
     first_order: FirstOrder | None
@@ -133,7 +133,7 @@ class Model(nn.Module):
     @classmethod
     def contains(cls, baseline: str, options: Any) -> bool:
         """Whether some weights of the model with these options make it that baseline."""
-        return cls.baseline == baseline and all(getattr(options, name) for name in cls.baseline_needs)
+        return baseline in cls.baselines and all(getattr(options, name) for name in cls.baseline_needs)
 
     def start_from(self, baseline: Baseline) -> None:
         """Let the model begin as the baseline that it contains, with the same outputs."""
@@ -166,6 +166,13 @@ class Model(nn.Module):
     def takes_bags(self) -> bool:
         """Whether a feature may have several ids a sample."""
         return False
+
+    def pair_vectors(self, column: int, ids: Tensor) -> Tensor | None:
+        """Vectors (ids, width) of ids of the first or second column of a pair of ids: 0 or 1.
+
+        output = <a vector of one, a vector of the other> + a constant. None if it is no such product.
+        """
+        return None
 
     def to_graph(self, graph: Graph, inputs: GraphInputs) -> str:
         """Write the forward pass as ONNX operators; returns the name of the outputs, (batch,)."""

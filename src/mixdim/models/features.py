@@ -53,7 +53,7 @@ class FeatureModel(Model):
     - `first_order`: a `FirstOrder` of the same features. It standardizes numbers for the score too.
     """
 
-    baseline = "logistic"
+    baselines = ("logistic",)
     baseline_needs: ClassVar[tuple[str, ...]] = ("first_order",)
 
     def __init__(

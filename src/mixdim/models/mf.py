@@ -28,11 +28,13 @@ RATINGS_ENOUGH = 50  # for an id, on average: with so many, it learns better fro
 class MatrixFactorization(PairModel):
     """The rating of a user and an item as the dot product of their vectors (paper, Sec. 5).
 
-    rating = <u, v> + mean + b_user + b_item, the last three where they are on.
+    rating = <u, v> + mean + b_user + b_item, the last three where they are on. Of clicks, or positives
+    and negatives, it is a logit.
 
     - `user_embedding`, `item_embedding`: from ids (batch,) to vectors (batch, base_dim): a
       `mixdim.MixedDimEmbedding`, an nn.Embedding, or another module that says its `embedding_dim`.
-    - `mean`: a constant, such as the mean of the ratings; it is saved with the state, not trained.
+    - `mean`: a constant, such as the mean of the ratings, or the logit of the share of clicks; it is
+      saved with the state, not trained.
     - `biases`: whether each user and item has a number of its own, zero at first. (The paper does
       not say whether it had them.) The embeddings then must say their `num_embeddings`.
 
@@ -47,7 +49,7 @@ class MatrixFactorization(PairModel):
     180
     """
 
-    baseline = "biases"
+    baselines = ("biases", "logistic")
     baseline_needs = ("mean", "biases")
 
     @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class MatrixFactorization(PairModel):
     @torch.no_grad()
     def start_from(self, baseline: Baseline) -> None:
         """Let the biases begin with those of a baseline, (users,) and (items,), instead of zero."""
+        self.mean.add_(baseline.shift)
         for table, values in zip(self.biases.values(), baseline.of_ids.values(), strict=True):
             assert isinstance(table, nn.Embedding)
             table.weight.copy_(values.reshape(table.weight.shape))
@@ -105,6 +108,15 @@ class MatrixFactorization(PairModel):
         for bias, ids_of_side in zip(self.biases.values(), ids, strict=False):  # none, or both
             ratings = ratings + bias(ids_of_side).squeeze(1)
         return ratings
+
+    def pair_vectors(self, column: int, ids: Tensor) -> Tensor:
+        """Vectors (ids, width) of users (0) or items (1): [u, b_user, 1] and [v, 1, b_item]."""
+        vectors: Tensor = self.sides[column](ids)
+        if not len(self.biases):
+            return vectors
+        bias = list(self.biases.values())[column](ids)  # (ids, 1)
+        one = torch.ones_like(bias)
+        return torch.cat([vectors, *((one, bias) if column else (bias, one))], dim=1)
 
     def to_graph(self, graph: Graph, inputs: GraphInputs) -> str:
         """Write the forward pass as ONNX operators; returns the name of the outputs, (batch,)."""

@@ -36,6 +36,7 @@ from mixdim.runs.models import as_served, build_model, embedding_bytes, tables_o
 from mixdim.storages.rows import check_bits
 from mixdim.training import Checkpoints, evaluate
 from mixdim.training.evaluation import Progress
+from mixdim.training.ranking import ranking_metrics
 
 if TYPE_CHECKING:
     from mixdim.runs.run import Run
@@ -217,7 +218,7 @@ def _measure(
     model: nn.Module, config: RunConfig, dataset: Dataset, split: str, progress: Progress | None
 ) -> dict[str, Any]:
     assert config.batch_size is not None
-    return evaluate(
+    measured = evaluate(
         model,
         dataset,
         split,
@@ -225,6 +226,10 @@ def _measure(
         slice_by=config.slice_by,
         progress=progress,
     )
+    if split == "test":
+        sample = config.ranking_sample
+        measured |= ranking_metrics(model, dataset, split, sample=sample, progress=progress)
+    return measured
 
 
 def _summary(

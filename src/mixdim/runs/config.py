@@ -31,6 +31,7 @@ import_later(globals(), tomli_w="tomli_w", resolution="mixdim.runs.resolution") 
 
 MODEL, WIDTHS, TRAINING = "Model", "Widths", "Training (defaults: the preset)"
 OF_MODEL = "model_options"
+RANKING_USERS = 1000
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,12 @@ class RunConfig:
         "most rows.",
         panel=TRAINING,
     )
+    ranking_users: int | None = opt(
+        help="recall@10 and ndcg@10, for data with negatives: of so many users where the output of the "
+        "model is no dot product; 1000 if not given, 0 skips them there.",
+        panel=TRAINING,
+        decides=False,
+    )
     distributed: bool | None = opt(
         help="Train on all processes that torchrun started.", panel=TRAINING, flags=("--distributed",)
     )
@@ -189,6 +196,11 @@ class RunConfig:
     def training_options(self) -> TrainingOptions:
         """The part of a resolved config that `mixdim.fit` takes."""
         return resolution.training_options(self)
+
+    @property
+    def ranking_sample(self) -> int:
+        """How many users are ranked for where the output of the model is no dot product."""
+        return RANKING_USERS if self.ranking_users is None else self.ranking_users
 
     def key(self, fingerprint: str, *, model_budget: int | None = None) -> str:
         """Name the run by what decides its result: a resolved config and the fingerprint of the data.

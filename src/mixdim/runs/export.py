@@ -8,14 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import torch
 
 import mixdim
 from mixdim._util.files import follow_links, written_atomically
 from mixdim.data import Batch, Dataset
-from mixdim.data.dense_rules import LIMIT, DenseRule
-from mixdim.data.folder import SPLITS, Meta, vocabulary_file
+from mixdim.data.folder import SPLITS
+from mixdim.data.row_encoder import RowEncoder
 from mixdim.models import Model
 from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
@@ -62,7 +61,7 @@ def export_run(
         raise ValueError(f"{run.path} is quantized to {own} bits already, so bits cannot be {bits}")
     loaded, features = run.load(dataset, weights), dataset.meta.features
     with written_atomically(side) as temporary:
-        temporary.write_text(json.dumps(vocabularies(dataset)), encoding="utf-8")
+        temporary.write_text(json.dumps(RowEncoder.of_folder(dataset.path).document()), encoding="utf-8")
         export(
             loaded.model,
             out,
@@ -166,46 +165,3 @@ def loss_of_predictions(found: Outputs, task_name: str) -> float:
     outputs = task.output_of(torch.from_numpy(found.outputs)).numpy()
     loss = task.measure(outputs, found.targets)[task.objective]
     return float("nan") if loss is None else float(loss)
-
-
-def vocabularies(dataset: Dataset) -> dict[str, Any]:
-    """Which id each value of each feature has, and what becomes of numbers: see docs/serving.md."""
-    is_criteo, entries = dataset.meta.options.get("format") == "criteo", []
-    for number, feature in enumerate(dataset.meta.features):
-        table = pl.read_parquet(dataset.path / vocabulary_file(number)).sort("id")
-        is_missing = (table["kind"] == "missing").arg_true()
-        entries.append({
-            "name": feature.name,
-            "kind": "hexadecimal" if is_criteo else "plain",  # how values are written in raw files
-            "bag": feature.bag,
-            "unknown": feature.out_of_vocabulary,
-            "missing": int(is_missing[0]) if len(is_missing) else feature.out_of_vocabulary,
-            "values": table["value"].to_list(),  # by id; null for the two above
-        })  # fmt: skip
-    return {
-        "format": "mixdim.vocabulary",
-        "version": 1,
-        "task": dataset.task,
-        "features": entries,
-        "dense": _numbers(dataset.meta, is_criteo=is_criteo),
-        "dense_limit": None if dataset.meta.dense_rules is None else LIMIT,
-    }
-
-
-def _numbers(meta: Meta, *, is_criteo: bool) -> list[dict[str, Any]]:
-    """What becomes of each column of numbers: see `mixdim.data.dense_rules`."""
-    rules = meta.dense_rules
-    if rules is None:  # taken as they are; Criteo's recipe takes logarithms
-        rules = tuple(
-            DenseRule(name, is_criteo, mean=0.0, scale=1.0, missing=0.0) for name in meta.dense
-        )
-    return [
-        {
-            "name": rule.column,
-            "log": rule.log,
-            "mean": rule.mean,
-            "scale": rule.scale,
-            "tells_missing": rule.tells_missing,
-        }
-        for rule in rules
-    ]

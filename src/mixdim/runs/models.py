@@ -15,6 +15,7 @@ from mixdim.layer.quantizing import quantize
 from mixdim.models import MODELS, Baseline, Drawn, Facts, Model, model_named
 from mixdim.models.base import MakeLayer
 from mixdim.planning.plan import Plan
+from mixdim.tasks import task_of
 from mixdim.training import Checkpoints, load_weights
 from mixdim.training.baselines import shrunken_biases
 from mixdim.training.checkpoint import CheckpointError
@@ -99,16 +100,25 @@ def fit_baseline(
     """Set how numbers are standardized, and find the baseline and what it reaches.
 
     In a group, process 0 fits it, and others know the shapes of its weights of ids alone. So it needs no
-    memory beside the tables if it is fitted before these are made.
+    memory beside the tables if it is fitted before these are made. Models that many processes train have
+    first-order weights.
     """
     first_order = model.first_order
     if first_order is not None:
         first_order.standardize_by(*moments(dataset))
     if not from_baseline:
         return None, None
-    if first_order is None:
+    task = task_of(dataset.task)
+    if first_order is None and task.baseline == "biases":
         biases = map(torch.from_numpy, shrunken_biases(dataset).biases)
         return Baseline(dict(zip(dataset.single_valued, biases, strict=True))), None
+    if first_order is None:
+        constant = task.constant_output(dataset.mean_target)
+        try:
+            logistic, measured = fit_logistic(dataset, constant, progress=progress)
+        except FloatingPointError:  # `baselines_of` says so
+            return None, None
+        return Baseline(logistic.of_ids(), shift=logistic.shift.detach()), measured
     fitted: list[LogisticRegression] = []
 
     def fit() -> dict[str, Any] | None:

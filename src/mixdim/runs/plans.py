@@ -31,6 +31,10 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim, bits=bits)
         check_shares(config, plan)
         return plan
+    if config.base_dim is None and config.budget is None:
+        raise ValueError(
+            "give base_dim, such as 16, or budget, such as 1MB: how large the embeddings shall be"
+        )
     assert config.bands is not None
     assert config.min_dim is not None
     plan = make_plan(

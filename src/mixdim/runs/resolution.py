@@ -72,7 +72,7 @@ def resolved_for(
     if not options.get("from_baseline") or contains:
         return found
     if config.model_options.get("from_baseline"):
-        tasks = [repr(one.name) for one in TASKS.values() if one.baseline == model.baseline]
+        tasks = [repr(one.name) for one in TASKS.values() if one.baseline in model.baselines]
         needs = [*model.baseline_needs, f"data with the task {' or '.join(tasks)}"]
         raise ValueError(f"from_baseline of model {name!r} needs {' and '.join(needs)}")
     return replace(found, model_options={**options, "from_baseline": False})

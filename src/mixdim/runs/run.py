@@ -33,6 +33,7 @@ from mixdim.runs.train import (
 from mixdim.training.baselines import Baselines
 from mixdim.training.evaluation import Progress, evaluate
 from mixdim.training.group import ALONE, Group
+from mixdim.training.ranking import ranking_metrics
 
 if TYPE_CHECKING:
     from mixdim.runs import compress, export, predict
@@ -230,9 +231,13 @@ class Run:
         *,
         weights: str = "best",
         slice_by: str | None = None,
+        ranking_users: int | None = None,
         progress: Show = None,
     ) -> dict[str, Any]:
-        """Measure the model on a split: the metrics of its task, and the same in `slices`."""
+        """Measure the model on a split: the metrics of its task, and the same in `slices`.
+
+        Of data with negatives also `recall@10`, `ndcg@10` and, of what they were computed, `ranking`.
+        """
         dataset = self.dataset(data)
         loaded = self.load(dataset, weights)
         assert self.config.batch_size is not None
@@ -245,6 +250,8 @@ class Run:
                 slice_by=slice_by or self.config.slice_by,
                 progress=show,
             )
+            sample = self.config.ranking_sample if ranking_users is None else ranking_users
+            metrics |= ranking_metrics(loaded.model, dataset, split, sample=sample, progress=show)
         about = {"run": str(self.path), "weights": weights, "step": loaded.step, "split": split}
         return {**about, **metrics}
 

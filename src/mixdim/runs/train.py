@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mixdim._util.arguments import whole_number
 from mixdim._util.files import write_atomically
 from mixdim.data import Dataset
 from mixdim.models import Model
@@ -40,6 +41,7 @@ from mixdim.training.group import ALONE, Group
 from mixdim.training.inputs import num_rows
 from mixdim.training.memory import available_memory
 from mixdim.training.options import AUTO, check_preset
+from mixdim.training.ranking import not_computed, ranking_metrics
 from mixdim.training.resumption import MAY_CHANGE
 
 NAMED = 3  # features in a line that says why
@@ -75,6 +77,7 @@ def planned(config: RunConfig) -> Planned:
     config = config.resolved(dataset)
     check_fits(config, dataset)
     feature_to_slice_by(dataset, config.slice_by)
+    whole_number(config.ranking_sample, "ranking_users", at_least=0)
     config.training_options()
     plan = plan_of(config, dataset)
     if config.distributed:
@@ -171,10 +174,15 @@ def train(
     summary, model = group.first(summarized), None
     if config.distributed:
         summary["ranks"] = group.world
+        if dataset.pairing is not None:
+            summary["test"]["best"] |= not_computed("many processes do not; mixdim evaluate does")
     else:
         model = as_served(start.model, plan)
         if not plan.is_trained:
             summary |= _measured_as_served(model, summary, out, run, progress)
+        for split, sample in (("validation", 0), ("test", config.ranking_sample)):
+            ranked = ranking_metrics(model, dataset, split, sample=sample, progress=progress)
+            summary[split]["best"] = {**summary[split]["best"], **ranked}
     if (out / TUNING).is_file():  # also from before a resumption
         summary["tuning"] = json.loads((out / TUNING).read_bytes())
     page = json.dumps(summary, indent=2) + "\n"

@@ -4,10 +4,11 @@ Knows no model, no file and no loop; torch is imported when a loss or a predicti
 """
 
 from mixdim.tasks.binary import BINARY
+from mixdim.tasks.metrics import RANKING
 from mixdim.tasks.rating import RATING
 from mixdim.tasks.task import Task
 
-__all__ = ["BINARY", "RATING", "TASKS", "Task", "task_of"]
+__all__ = ["BINARY", "RANKING", "RATING", "TASKS", "Task", "task_of"]
 
 TASKS = {task.name: task for task in (BINARY, RATING)}
 

@@ -121,6 +121,35 @@ def mae(predictions: Any, targets: Any) -> float:
     return float(np.mean(np.abs(predictions - targets)))
 
 
+def recall(hits: np.ndarray, relevant: np.ndarray) -> float:
+    """Return the mean over users of the share of their relevant items that are among the recommended.
+
+    `hits` (users, places) says which places of each user's list, the best first, have a relevant item,
+    and `relevant` (users,) how many there are in all, at least 1.
+
+    >>> recall(np.array([[True, False], [False, True]]), np.array([1, 4]))
+    0.625
+    """
+    return float((hits.sum(axis=1) / relevant).mean())
+
+
+def ndcg(hits: np.ndarray, relevant: np.ndarray) -> float:
+    """Return the mean over users of DCG / the best DCG there is, where DCG = sum of 1 / log2(1 + place).
+
+    The sum is over the places, from 1, that have a relevant item; arguments are those of `recall`.
+
+    >>> round(ndcg(np.array([[True, False], [False, True]]), np.array([1, 1])), 6)  # 1, 1 / log2(3)
+    0.815465
+    """
+    discounts = 1 / np.log2(np.arange(hits.shape[1]) + 2)
+    best = np.cumsum(discounts)[np.minimum(relevant, len(discounts)) - 1]
+    return float((hits @ discounts / best).mean())
+
+
+PLACES = 10  # of a list of recommended items
+RANKING = {f"recall@{PLACES}": recall, f"ndcg@{PLACES}": ndcg}
+
+
 def labelled_rows(outputs: Any, targets: Any, name: str, *, at_least: int = 0) -> Rows:
     """Rows whose targets are all 0 or 1."""
     outputs, targets = finite_rows(outputs, targets, name, at_least=at_least)

@@ -141,7 +141,7 @@ def _read(
         rows = read_plain(block, fields, rejects)
         if fields is UNLABELLED:
             rows = replace(rows, frame=_unlabelled(rows.frame))
-        typed = _typed(rows, rejects, is_new=is_new)
+        typed = typed_fields(rows, rejects, is_new=is_new)
         read = typed.frame.height + rejects.total - before
         if limit is not None:
             limit -= read
@@ -160,7 +160,7 @@ def _unlabelled(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.rename(places).select(pl.lit(None, pl.String).alias("0"), *places.values())
 
 
-def _typed(rows: Rows, rejects: Rejects, *, is_new: bool) -> Rows:
+def typed_fields(rows: Rows, rejects: Rejects, *, is_new: bool) -> Rows:
     """Label, logarithms and categories as numbers; rows that have others are rejected.
 
     Only a label that is no label becomes NaN where rows are new, to be predicted.

@@ -22,10 +22,12 @@ from mixdim.runs.sweeps.methods import (
 )
 from mixdim.runs.sweeps.objective import best_possible, objective_of
 from mixdim.runs.sweeps.records import Record
+from mixdim.tasks import RANKING
 
 # Options that decide where a point lies, not which line it is on; and options that decide no result.
 PLACE = {"base_dim", "budget", "model_budget", "plan", "seed"}
-NO_MATTER = {"data", "checkpoint_every", "tensorboard"}
+NO_MATTER = {"data", "checkpoint_every", "tensorboard", "ranking_users"}
+OTHERS = ("accuracy", "auc", "mae", *RANKING)  # metrics of the whole test split, beside the loss
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
@@ -82,7 +84,7 @@ def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
     {'test_mse': 0.5, 'test_mse_rare': 0.75, 'seconds': 2.0}
     """
     best, objective = summary["test"]["best"], objective_of([summary])
-    found = {f"test_{name}": best.get(name) for name in (objective, "accuracy", "auc", "mae")}
+    found = {f"test_{name}": best.get(name) for name in (objective, *OTHERS)}
     for third, of_third in (best.get("slices") or {}).items():
         found[f"test_{objective}_{third}"] = of_third.get(objective)
     found["seconds"] = summary["seconds"]
@@ -111,6 +113,7 @@ def table_rows(records: Iterable[Record]) -> list[Row]:
             "embedding_bytes": run["embedding_bytes"] if in_bytes else None,
             "model_bytes": run["num_bytes"] if in_bytes else None,
             **metrics_of(summary),
+            "ranking": summary["test"]["best"].get("ranking"),
             f"train_{run['loss']}": (record.train or {}).get(run["loss"]),
             f"best_possible_{run['loss']}": best_possible(summary),
             "embedding_parameters": summary["embedding_parameters"],

@@ -19,6 +19,7 @@ from mixdim._util.locks import wait_for_lock
 from mixdim.planning.budget import parse_budget, parse_bytes
 from mixdim.runs.config import RunConfig, run_options
 from mixdim.runs.sweeps.objective import objective_of
+from mixdim.tasks import RANKING
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ RECORD: Schema = {
     **{"summary?": {}, "train?": LOSSES},
 }
 METRICS = {**LOSSES, **dict.fromkeys(("accuracy?", "auc?", "mae?"), NUMBER)}
-RESULTS = {"best": {**METRICS, "slices?": {"*": METRICS}}}
+OF_RANKING = {**{f"{name}?": NUMBER for name in RANKING}, "ranking?": TEXT}
+RESULTS = {"best": {**METRICS, **OF_RANKING, "slices?": {"*": METRICS}}}
 SUMMARY: Schema = {
     **dict.fromkeys(("model", "data_fingerprint", "version"), TEXT),
     **dict.fromkeys(("num_parameters", "base_dim"), POSITIVE),

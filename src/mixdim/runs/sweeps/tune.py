@@ -58,7 +58,8 @@ def tune_weight_decay(
     if start == stop:
         raise ValueError(f"--tune chooses by validation, and {dataset.path} has no rows for that")
     epochs = max(1, config.epochs // SHARE_OF_EPOCHS)
-    trials = [replace(config, weight_decay=decay, epochs=epochs) for decay in weight_decays]
+    short = replace(config, epochs=epochs, ranking_users=0)  # validation alone decides
+    trials = [replace(short, weight_decay=decay) for decay in weight_decays]
     records = trials_of(out)
     listed = ", ".join(f"{decay:g}" for decay in weight_decays)
     echo(f"tuning: {len(trials)} runs of at most {epochs} epochs, weight decay {listed}: {records}")
