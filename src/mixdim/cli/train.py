@@ -186,8 +186,9 @@ def _results(summary: dict[str, Any]) -> str:
         f"{summary['samples_per_second']:,.0f} samples/s in training"
     )
     if "embedding_bytes" in summary:  # not of a run that was finished before there was this
-        size = format_bytes(summary["embedding_bytes"])
-        cost += f"; embeddings of {size} in {summary['bits']} bits"
+        parts = summary.get("bytes_by_part", {"embeddings": summary["embedding_bytes"]})
+        sizes = (f"{name} of {format_bytes(size)}" for name, size in parts.items())
+        cost += f"; {' and '.join(sizes)} in {summary['bits']} bits"
     tuning = summary.get("tuning")
     searched = [] if tuning is None else [
         f"weight decay {tuning['chosen']['weight_decay']:g} was chosen of {len(tuning['tried'])} that "

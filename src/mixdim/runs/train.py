@@ -25,12 +25,11 @@ from mixdim.runs.models import (
     begin,
     build_model,
     check_fits,
-    embedding_bytes,
     fit_baseline,
     read_model,
 )
 from mixdim.runs.plans import plan_of
-from mixdim.runs.summary import summarize
+from mixdim.runs.summary import sizes_of, summarize
 from mixdim.tasks import task_of
 from mixdim.training import Learner, LocalLearner, Trainer, evaluate
 from mixdim.training.auto import in_words
@@ -220,7 +219,7 @@ def _measured_as_served(
     if steps["last"] not in of_step:
         last = read_model(out, config, plan, "last", num_dense=dataset.num_dense)
         of_step[steps["last"]] = as_served(last.model, plan)
-    measured: dict[str, Any] = {"embedding_bytes": embedding_bytes(model)}
+    measured: dict[str, Any] = sizes_of(model)
     for split in ("validation", "test"):
         metrics = {
             step: evaluate(
@@ -269,7 +268,7 @@ def _model_line(config: RunConfig, plan: Plan, model: Model) -> str:
         f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
     )
     if model.first_order is not None:
-        line += f", {model.first_order.num_weights:,} first-order weights, which no budget counts"
+        line += f", and {model.first_order.num_weights:,} first-order weights"
     return line
 
 
