@@ -58,7 +58,10 @@ class Data:
             start, stop = dataset.splits[name]
             batch = dataset.rows(slice(start, stop))
             found[name] = Rows(batch.ids.long(), batch.dense.float(), batch.target.float())
-        mean, std = found["train"].dense.mean(0), found["train"].dense.std(0).clamp(min=1e-6)
+        mean, std = (
+            found["train"].dense.mean(0),
+            found["train"].dense.std(0, correction=0).clamp(min=1e-6),
+        )
         splits = {n: Rows(r.ids, (r.dense - mean) / std, r.target) for n, r in found.items()}
         names = dataset.feature_names
         return cls(
@@ -211,6 +214,8 @@ def logistic(data: Data, seed: int) -> Found:
 
 class Factorization(nn.Module):
     """A constant, a weight for each id and number, and the dot products of all pairs of vectors."""
+
+    firsts: Tensor
 
     def __init__(self, data: Data) -> None:
         super().__init__()

@@ -3,9 +3,9 @@
 RAW holds ml-1m.zip, criteo_kaggle_17583.tsv, online_retail2.csv.gz and gowalla.csv.gz; prepared data
 and all results go to OUT, so that the same command goes on after a stop. Of each set: tuned biases and
 biased ALS (ratings), or tuned logistic regression, a tuned FM and an ordinary network of width 16
-(clicks), in NumPy, SciPy and PyTorch (peer_models.py), and `mixdim train` with nothing but `--base-dim 16
---temperature 0`, which is as wide. Test loss, mean and deviation over the seeds; what was chosen was
-chosen by validation with the first seed.
+(clicks), in NumPy, SciPy and PyTorch (peer_models.py), and `mixdim train` with `--base-dim 16
+--temperature 0` alone, which is as wide. Test loss, mean and deviation over the seeds; what was
+chosen was chosen by validation with the first seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mixdim.tasks import task_of
 from peer_models import CLICKS, RATINGS, Data
 
 DEFAULT = "mixdim train"
-NEGATIVES = {"negatives": 4, "negatives_of": "item"}
+NEGATIVES: dict[str, Any] = {"negatives": 4, "negatives_of": "item"}
 
 
 def gowalla(raw: Path, out: Path) -> Any:
