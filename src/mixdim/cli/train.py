@@ -27,6 +27,7 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --data criteo --model dlrm --temperature 0 --base-dim 16 --out uniform`
 - `mixdim train --data ml-1m --base-dim 16 --print-config > run.toml`
 - `mixdim train --config run.toml --seed 1 --out run-1`
+- `mixdim train --data criteo --out run`
 - `mixdim train --data criteo --base-dim 8 --budget 4MB --bands octaves --min-dim 0 --out run`
 - `mixdim train --data criteo --method cut --base-dim 4 --budget 4MB --out run`
 - `mixdim train --data criteo --method mixed --bits 8 --base-dim 16 --budget 4MB --out run`

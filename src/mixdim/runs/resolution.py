@@ -20,6 +20,8 @@ from mixdim.tasks import TASKS, task_of
 from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
 
+WIDTHS = ("temperature", "base_dim", "budget", "method", "plan")
+BASE_DIM, BITS = 16, 4  # if nothing is said of widths: bits cost least where ids carry the signal
 WEIGHTS_SHARE = 0.25  # of a budget: first-order weights that take more are off unless they are wanted
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's options to train
@@ -79,8 +81,16 @@ def resolved_for(
     return replace(found, model_options={**options, "from_baseline": False})
 
 
+def gives_widths(config: RunConfig) -> bool:
+    """Whether a config says anything of how wide vectors are."""
+    return any(getattr(config, name) is not None for name in WIDTHS)
+
+
 def without_data(config: RunConfig) -> RunConfig:
     """Fill in what a config does not give and no data decides."""
+    if not gives_widths(config):
+        bits = BITS if config.bits is None else config.bits
+        config = replace(config, temperature=0.0, base_dim=BASE_DIM, bits=bits)
     model = None if config.model is None else model_named(config.model)
     _refuse_widths(config)
     decided = config.plan is not None or config.method is not None  # the widths
