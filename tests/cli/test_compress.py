@@ -37,7 +37,7 @@ def test_what_is_wrong_is_one_line(capsys, trained, tmp_path):
     def told(*options, of=trained):
         return complaint(capsys, "compress", of, "--out", out, *options)
 
-    assert "the smallest for these 2 tables is" in told("--budget", "9B")
+    assert "the smallest for these 2 tables is" in told("--budget", "653B")
     assert "a size must be a number of bytes" in told("--budget", "much")
     assert "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7" in told("--budget", "1/8", "--bits", "7")
     assert "is not a run: it has no config.toml" in told("--budget", "1/8", of=tmp_path)

@@ -237,20 +237,20 @@ def by_methods(folder, methods, sizes, *more, records):
 
 
 def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, folder):
-    named = ("uniform,cut", "1/8,1/64", "--bits", "32,8")
+    named = ("uniform,cut", "1/5,1/16", "--bits", "32,8")
     assert run(by_methods(folder, *named, records="methods.jsonl")) == 0
     printed = capsys.readouterr()
     assert printed.err.startswith("the uniform reference is the run of mixdim train ")
-    assert "\nuniform is not possible in 1/64 (" in printed.err
-    assert "\nuniform, 8 bits is not possible in 1/64 (" in printed.err
+    assert "\nuniform is not possible in 1/16 (" in printed.err
     compared = [
         "1/1 uniform",
-        "1/8 uniform",
-        "1/8 cut",
-        "1/8 uniform, 8 bits",
-        "1/8 cut, 8 bits",
-        "1/64 cut",
-        "1/64 cut, 8 bits",
+        "1/5 uniform",
+        "1/5 cut",
+        "1/5 uniform, 8 bits",
+        "1/5 cut, 8 bits",
+        "1/16 cut",
+        "1/16 uniform, 8 bits",
+        "1/16 cut, 8 bits",
     ]
     named = [re.findall(r"1/\d+ +\w+(?:, 8 bits)?", line) for line in printed.out.splitlines()]
     assert [re.sub(" +", " ", name) for names in named for name in names] == compared

@@ -23,14 +23,14 @@ class TestMatrixFactorizationWithBiases(CollaborativeFilteringContract):
     @pytest.mark.parametrize("kind", [MIXED, PLAIN])
     def test_a_rating_is_its_formula(self, kind):
         model, samples = self.model(kind), self.samples(20)
-        for bias in model.biases.values():
-            assert not bias.weight.any()
-            nn.init.normal_(bias.weight)
+        for bias in model.biases.parameters():
+            assert not bias.any()
+            nn.init.normal_(bias)
         users, items = (
             side.dense_weight() if kind == MIXED else side.weight
             for side in (model.user_embedding, model.item_embedding)
         )
-        b_user, b_item = model.biases["user"].weight, model.biases["item"].weight
+        b_user, b_item = model.biases.parameters()
         expected = [
             3.5 + sum(users[u][d] * items[i][d] for d in range(8)) + b_user[u, 0] + b_item[i, 0]
             for u, i in samples.ids.tolist()
@@ -39,15 +39,16 @@ class TestMatrixFactorizationWithBiases(CollaborativeFilteringContract):
 
     def test_biases_of_other_rows_are_refused(self):
         users, items = torch.rand(50).double(), torch.rand(30).double()
-        with pytest.raises(RuntimeError, match="shape"):
-            self.model(MIXED).start_from(Baseline({"user": items, "item": users}))
+        for kind, error in ((MIXED, ValueError), (PLAIN, RuntimeError)):
+            with pytest.raises(error, match=r"shape|size"):
+                self.model(kind).start_from(Baseline({"user": items, "item": users}))
 
     @pytest.mark.parametrize("kind", [MIXED, PLAIN])
     @pytest.mark.parametrize("sparse", [False, True])
     def test_biases_get_the_gradients_that_their_embedding_gets(self, kind, sparse):
         model = self.model(kind, sparse=sparse)
         model(self.samples(5)).sum().backward()
-        assert all(bias.weight.grad.is_sparse == sparse for bias in model.biases.values())
+        assert [bias.grad.is_sparse for bias in model.biases.parameters()] == [sparse, sparse]
 
 
 def test_a_mixed_side_may_meet_a_plain_one():

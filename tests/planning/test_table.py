@@ -15,6 +15,7 @@ def test_a_plan_prints_as_a_table_with_its_cost():
         "623,744 parameters: 623,744 in tables, 0 in projections",
         "2.5 MB in float32, 10.0 MB with AMSGrad state",
         "the cost of uniform width 64",
+        "a model's first-order weights or biases, if it has any, add 39.0 kB",
     ]
 
 

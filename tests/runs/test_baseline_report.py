@@ -49,10 +49,10 @@ def test_a_hopeless_model_is_told_so_in_one_line_with_both_numbers(tmp_path):
 def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_path):
     for fitted in (True, False):
         config = told("mf", epochs=1, lr=1e-9, from_baseline=fitted)
-        tables = trained(config, tmp_path / str(fitted)).model().biases.values()
+        tables = trained(config, tmp_path / str(fitted)).model().biases.parameters()
         expected = [fitted * biases for biases in shrunken_biases(ratings()).biases]
         for table, biases in zip(tables, expected, strict=True):
-            np.testing.assert_allclose(table.weight.detach()[:, 0], biases, atol=1e-6)
+            np.testing.assert_allclose(table.detach()[:, 0], biases, atol=1e-6)
     assert max(map(np.ptp, shrunken_biases(ratings()).biases)) > 0.1
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import mixdim
 from mixdim.models import MatrixFactorization
+from mixdim.models.tables import number_plan
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import read_config
 from mixdim.runs.models import embedding_bytes
@@ -58,15 +59,19 @@ def test_it_is_trained_as_without_and_measured_as_it_is_served(model, bits, tmp_
     assert "before_quantizing" not in plain.summary
 
 
-@pytest.mark.parametrize("model", ["dlrm", "mf"])
-def test_its_bytes_are_those_of_all_that_is_stored(model, tmp_path):
+@pytest.mark.parametrize(("model", "more"), [("dlrm", {"first_order": True}), ("mf", {}), ("ncf", {})])
+def test_its_bytes_are_those_of_all_that_is_stored(model, more, tmp_path):
     for bits in (None, 32, 8, 4):
-        run = trained(told(model, epochs=1, bits=bits), tmp_path / str(bits))
+        run = trained(told(model, epochs=1, bits=bits, **more), tmp_path / str(bits))
         plan = Run.open(tmp_path / str(bits)).plan
         assert plan.least_bits == (bits or 32)
         plans = [plan] if model == "dlrm" else [plan[name] for name in plan]
-        assert run.summary["embedding_bytes"] == sum(one.nbytes() for one in plans)
-        assert run.summary["embedding_bytes"] == embedding_bytes(run.model())
+        numbers = [] if model == "ncf" else [number_plan(one).quantized(bits or 32) for one in plans]
+        parts = [sum(one.nbytes() for one in of_part) for of_part in (plans, numbers) if of_part]
+        assert [*run.summary["bytes_by_part"].values()] == parts
+        assert run.summary["embedding_bytes"] == sum(parts) == embedding_bytes(run.model())
+        state = run.model().state_dict()
+        assert run.summary["model_bytes"] == sum(tensor.nbytes for tensor in state.values())
 
 
 def test_every_layer_has_its_own_shared_array(tmp_path):
@@ -77,7 +82,7 @@ def test_every_layer_has_its_own_shared_array(tmp_path):
     plan.save(tmp_path / "plan.json")
     run = trained(told("mf", **WIDTHS, plan=str(tmp_path / "plan.json"), epochs=1), tmp_path / "run")
     assert run.summary["embedding_parameters"] == 60
-    assert run.summary["embedding_bytes"] == 240
+    assert run.summary["bytes_by_part"]["embeddings"] == 240
 
 
 def test_predictions_are_the_served_model_s(tmp_path):

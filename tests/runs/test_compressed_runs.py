@@ -28,7 +28,7 @@ WIDE = {"temperature": 0.0, "base_dim": 8}
 @pytest.mark.parametrize(
     ("model", "options", "bits"),
     [
-        ("dlrm", {"unknown_dropout": True, "epochs": 1, "first_order": True, "bits": 8}, 32),
+        ("dlrm", {"unknown_dropout": True, "epochs": 1, "first_order": True}, 32),
         ("mf", {}, 8),
         ("ncf", {"bits": 8}, 32),
         ("dcn", {"epochs": 1, "first_order": True}, 8),

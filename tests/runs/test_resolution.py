@@ -140,7 +140,7 @@ def test_only_data_with_unknown_values_that_no_training_row_has_is_learnt_with_d
     ("given", "temperature"),
     [
         ({"budget": "1M", "base_dim": 8}, None),  # it is solved
-        ({}, None),  # plan() says what is missing
+        ({}, 0),  # uniform
         ({"base_dim": 8}, 0.3),
         ({"base_dim": 8, "temperature": 0.0}, 0),
     ],
@@ -148,6 +148,26 @@ def test_only_data_with_unknown_values_that_no_training_row_has_is_learnt_with_d
 def test_the_temperature_is_left_to_be_solved_from_budget_and_base_dim(given, temperature):
     config = RunConfig(preset="paper-cf", **given).resolved_for("rating")
     assert config.temperature == temperature
+
+
+def test_with_nothing_said_of_widths_they_are_16_and_served_in_4_bits():
+    def chosen(**given):
+        found = RunConfig.of(model="dlrm", **given).resolved_for("binary", train_rows=1000)
+        return found.temperature, found.base_dim, found.budget, found.bits
+
+    assert chosen() == (0.0, 16, None, 4)
+    assert chosen(bits=32) == (0.0, 16, None, 32)
+    assert chosen(base_dim=16) == (0.3, 16, None, 32)
+    assert chosen(budget="4MB") == (0.3, None, "4MB", 32)
+
+
+@pytest.mark.parametrize(("budget", "wanted"), [("4000B", False), ("16000B", True), ("1000", True)])
+def test_first_order_weights_take_at_most_a_quarter_of_a_budget_in_bytes_unless_wanted(budget, wanted):
+    config = RunConfig.of(model="dlrm", budget=budget)
+    how = {"train_rows": 1000, "num_ids": 1000}
+    assert config.resolved_for("binary", **how).model_options["first_order"] == wanted
+    own = RunConfig.of(model="dlrm", budget=budget, first_order=True)
+    assert own.resolved_for("binary", **how).model_options["first_order"]
 
 
 def test_patience_0_never_stops_early():

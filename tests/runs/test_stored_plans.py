@@ -44,7 +44,7 @@ def test_it_is_trained_resumed_and_measured(model, optimizer, tmp_path):
     assert found[loss] == pytest.approx(whole.summary["test"]["best"][loss], rel=1e-6)
 
 
-@pytest.mark.parametrize(("model", "num_bytes"), [("dlrm", 3000), ("mf", 500)])
+@pytest.mark.parametrize(("model", "num_bytes"), [("dlrm", 3000), ("mf", 1144)])
 @pytest.mark.parametrize(
     "widths",
     [

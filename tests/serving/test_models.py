@@ -49,8 +49,8 @@ def rating_model(kind, embeddings=None):
     if kind == "ncf":
         return NeuralCollaborativeFiltering(users, items, mean=3.5, generator=generator_of(2))
     model = MatrixFactorization(users, items, mean=3.5, biases=kind == "mf with biases")
-    for bias in model.biases.values():
-        nn.init.normal_(bias.weight, generator=generator_of(3))
+    for bias in model.biases.parameters():
+        nn.init.normal_(bias, generator=generator_of(3))
     return model
 
 

@@ -98,7 +98,7 @@ def sweep(
     """Train at several temperatures, or by several methods, within the same budgets, with several seeds.
 
     Every method is tried at a few widths with the first seed; the best by validation is repeated with
-    the others. Bytes are those of the embeddings as they are served, in --bits a number.
+    the others. Bytes are of all that grows with ids as it is served, in --bits a number.
 
     Finished runs are in the records and are not made again: after Ctrl-C, or a kill, repeat the
     command. A run that fails is recorded, and the sweep continues. Sweeps with the same records file

@@ -27,6 +27,7 @@ TRAIN_EXAMPLES = """Examples:
 - `mixdim train --data criteo --model dlrm --temperature 0 --base-dim 16 --out uniform`
 - `mixdim train --data ml-1m --base-dim 16 --print-config > run.toml`
 - `mixdim train --config run.toml --seed 1 --out run-1`
+- `mixdim train --data criteo --out run`
 - `mixdim train --data criteo --base-dim 8 --budget 4MB --bands octaves --min-dim 0 --out run`
 - `mixdim train --data criteo --method cut --base-dim 4 --budget 4MB --out run`
 - `mixdim train --data criteo --method mixed --bits 8 --base-dim 16 --budget 4MB --out run`
@@ -189,8 +190,9 @@ def _results(summary: dict[str, Any]) -> str:
         f"{summary['samples_per_second']:,.0f} samples/s in training"
     )
     if "embedding_bytes" in summary:  # not of a run that was finished before there was this
-        size = format_bytes(summary["embedding_bytes"])
-        cost += f"; embeddings of {size} in {summary['bits']} bits"
+        parts = summary.get("bytes_by_part", {"embeddings": summary["embedding_bytes"]})
+        sizes = (f"{name} of {format_bytes(size)}" for name, size in parts.items())
+        cost += f"; {' and '.join(sizes)} in {summary['bits']} bits"
     tuning = summary.get("tuning")
     searched = [] if tuning is None else [
         f"weight decay {tuning['chosen']['weight_decay']:g} was chosen of {len(tuning['tried'])} that "

@@ -6,7 +6,7 @@ its forward pass, the same as an ONNX graph, and how it begins as its baseline. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
@@ -135,6 +135,11 @@ class Model(nn.Module):
         """Whether some weights of the model with these options make it that baseline."""
         return baseline in cls.baselines and all(getattr(options, name) for name in cls.baseline_needs)
 
+    @classmethod
+    def numbers_per_id(cls, options: Any) -> int:
+        """Numbers that the model keeps for each id beside its vectors: 0, or 1 (`number_plan`)."""
+        return 0
+
     def start_from(self, baseline: Baseline) -> None:
         """Let the model begin as the baseline that it contains, with the same outputs."""
         raise ValueError(f"{type(self).__name__} does not contain a baseline to begin as")
@@ -157,6 +162,14 @@ class Model(nn.Module):
         """The layers that the plan is of: first-order weights are not, nor are biases."""
         others = set() if self.first_order is None else set(self.first_order.modules())
         return [m for m in self.modules() if isinstance(m, MixedEmbeddingBase) and m not in others]
+
+    def numbers_of_ids(self) -> Mapping[str, Sequence[nn.Module]]:
+        """What grows with ids beside `embedding_layers`, in words: first-order weights, biases."""
+        return (
+            {}
+            if self.first_order is None
+            else {"first-order weights": [self.first_order.get_submodule("weights")]}
+        )
 
     def feature_rows(self) -> dict[str, int]:
         """The rows of each feature that the model reads, by name and in order."""

@@ -98,6 +98,11 @@ class DCN(FeatureModel):
         )
 
     @classmethod
+    def numbers_per_id(cls, options: Options) -> int:
+        """Its first-order weight, if it has one."""
+        return int(options.first_order)
+
+    @classmethod
     def build(
         cls, plan: Plan, facts: Facts, options: Options, drawn: Drawn, layer: MakeLayer | None = None
     ) -> Self:

@@ -83,6 +83,11 @@ class DeepFM(FeatureModel):
         return cls.Options(hidden=(64, 32), from_baseline=True)
 
     @classmethod
+    def numbers_per_id(cls, options: Options) -> int:
+        """Its first-order weight."""
+        return 1
+
+    @classmethod
     def build(
         cls, plan: Plan, facts: Facts, options: Options, drawn: Drawn, layer: MakeLayer | None = None
     ) -> Self:

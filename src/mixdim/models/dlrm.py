@@ -95,6 +95,11 @@ class DLRM(FeatureModel):
         return cls.Options(bottom=(64, 32), top=(64, 32), first_order=True, from_baseline=True)
 
     @classmethod
+    def numbers_per_id(cls, options: Options) -> int:
+        """Its first-order weight, if it has one."""
+        return int(options.first_order)
+
+    @classmethod
     def build(
         cls, plan: Plan, facts: Facts, options: Options, drawn: Drawn, layer: MakeLayer | None = None
     ) -> Self:

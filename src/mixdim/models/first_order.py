@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from mixdim.models.base import Baseline, Facts, MakeLayer
 from mixdim.models.mlp import single_column
 from mixdim.models.samples import Samples
-from mixdim.models.tables import BagLayer, count_trained, look_up
-from mixdim.planning.from_counts import plan as make_plan
+from mixdim.models.tables import BagLayer, count_trained, look_up, number_plan
 from mixdim.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ class FirstOrder(nn.Module):
     @classmethod
     def of(cls, plan: Plan, facts: Facts, layer: MakeLayer) -> Self:
         """Weights for the ids of a plan; a bag has the mean of its ids' weights."""
-        sizes = {feature.name: feature.rows for feature in plan.features}
-        weights = layer(make_plan(sizes, temperature=0, base_dim=1), None, pooling="mean")
+        weights = layer(number_plan(plan), None, pooling="mean")
         return cls(weights, num_dense=facts.num_dense, constant=facts.constant)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -10,11 +11,13 @@ from torch import Tensor, nn
 
 from mixdim._util.arguments import whole_number
 from mixdim._util.options import opt
+from mixdim.layer.embedding import MixedDimEmbedding
+from mixdim.layer.embedding_base import MixedEmbeddingBase, empty_layer
 from mixdim.layer.scores import dot_scores
 from mixdim.models.base import PAIRS, PANEL, Baseline, Drawn, Facts, MakeLayer, register
 from mixdim.models.pairs import PairModel, mixed_table, sides_of, user_and_item_ids
 from mixdim.models.samples import Samples
-from mixdim.models.tables import common_width
+from mixdim.models.tables import common_width, number_plan
 from mixdim.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -72,6 +75,11 @@ class MatrixFactorization(PairModel):
         return cls.Options(from_baseline=facts.train_rows < RATINGS_ENOUGH * facts.num_ids)
 
     @classmethod
+    def numbers_per_id(cls, options: Options) -> int:
+        """Its bias, if it has one."""
+        return int(options.biases)
+
+    @classmethod
     def build(
         cls, plan: Plan, facts: Facts, options: Options, drawn: Drawn, layer: MakeLayer | None = None
     ) -> Self:
@@ -98,8 +106,18 @@ class MatrixFactorization(PairModel):
         """Let the biases begin with those of a baseline, (users,) and (items,), instead of zero."""
         self.mean.add_(baseline.shift)
         for table, values in zip(self.biases.values(), baseline.of_ids.values(), strict=True):
-            assert isinstance(table, nn.Embedding)
-            table.weight.copy_(values.reshape(table.weight.shape))
+            if isinstance(table, MixedDimEmbedding):
+                table.fit_dense(next(iter(table.plan)), values.reshape(-1, 1))
+            else:
+                table.weight.copy_(values.reshape(-1, 1))  # type: ignore[operator]  # of nn.Embedding
+
+    def numbers_of_ids(self) -> Mapping[str, Sequence[nn.Module]]:
+        """The biases, if there are any."""
+        return {"biases": [*self.biases.values()]} if self.biases else {}
+
+    def embedding_layers(self) -> list[MixedEmbeddingBase]:
+        """The layers that the plan is of: biases are not."""
+        return [side for side in self.sides if isinstance(side, MixedEmbeddingBase)]
 
     def forward(self, samples: Samples) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
@@ -124,13 +142,14 @@ class MatrixFactorization(PairModel):
         scores = graph.add("ReduceSum", graph.add("Mul", *vectors), graph.constant([-1]), keepdims=0)
         terms = [scores, graph.weights(self.mean)]
         for bias, column in zip(self.biases.values(), columns, strict=False):  # none, or both
-            assert isinstance(bias, nn.Embedding)
-            terms.append(graph.add("Gather", graph.weights(bias.weight[:, 0]), column))
+            terms.append(graph.reshape(inputs.look_up_checked(bias, column), [-1]))
         return graph.add("Sum", *terms)
 
 
-def _zero_for_each_row(embedding: nn.Module) -> nn.Embedding:
-    """A table of width 1, all zero, with gradients of the kind that the embedding has."""
+def _zero_for_each_row(embedding: nn.Module) -> nn.Module:
+    """A number for each id, all zero, with gradients of the kind that the embedding has."""
+    if isinstance(embedding, MixedDimEmbedding):
+        return empty_layer(MixedDimEmbedding, number_plan(embedding.plan), sparse=embedding.sparse)
     if not hasattr(embedding, "num_embeddings"):
         raise TypeError(
             f"biases=True needs embeddings that say their num_embeddings; {type(embedding).__name__} "

@@ -17,6 +17,8 @@ from mixdim.layer.embedding_base import MixedEmbeddingBase
 from mixdim.layer.interaction import dot_interaction
 from mixdim.layer.paths import look_up_by_feature
 from mixdim.models.samples import Samples, check_bags, check_shape, join_bags
+from mixdim.planning.from_counts import plan as make_plan
+from mixdim.planning.plan import Plan
 
 
 @runtime_checkable
@@ -145,6 +147,17 @@ def common_width(embeddings: Mapping[str, nn.Module]) -> int:
                 f"all embeddings must have one width, got {expected} for {first} and {found} for {name}"
             )
     return expected
+
+
+def number_plan(plan: Plan) -> Plan:
+    """The plan of one number for each id: of first-order weights and of biases.
+
+    >>> import mixdim
+    >>> number_plan(mixdim.plan({"item": 80}, temperature=0, base_dim=16)).nbytes()
+    320
+    """
+    rows = {feature.name: feature.rows for feature in plan.features}
+    return make_plan(rows, temperature=0, base_dim=1)
 
 
 def count_trained(*modules: nn.Module) -> int:

@@ -57,6 +57,17 @@ def width_of(budget: Any) -> int | None:
     return None if form is None else whole_number(int(form[1]), "the width of a budget")
 
 
+def is_in_bytes(budget: Any) -> bool:
+    """Whether a budget says bytes, such as "64MB", and not parameters.
+
+    >>> is_in_bytes("64MB"), is_in_bytes("2M"), is_in_bytes("width:2")
+    (True, False, False)
+    """
+    if not isinstance(budget, str) or width_of(budget) is not None:
+        return False
+    return _amount(budget)[1]
+
+
 def parse_bytes(text: str) -> int:
     """Return the number of bytes that a text such as "64MB" or "2048B" says.
 

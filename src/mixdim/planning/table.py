@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mixdim._util.text import align, printable
-from mixdim.planning.budget import format_bytes
+from mixdim.planning.budget import BYTES_PER_PARAMETER, format_bytes
 
 if TYPE_CHECKING:
     from mixdim.planning.plan import Plan
@@ -47,7 +47,7 @@ def rule_in_words(provenance: Mapping[str, Any]) -> str:
 
 def cost_lines(plan: Plan) -> list[str]:
     """What the plan costs: parameters, bytes, bytes to train, and the uniform width for the same."""
-    id_maps = ""
+    id_maps, numbers = "", format_bytes(BYTES_PER_PARAMETER * plan.num_rows)
     if plan.id_map_bytes:
         id_maps = f", {format_bytes(plan.id_map_bytes)} of it the rank of each id"
     shared = f", {plan.cost.shared:,} in shared arrays" if plan.cost.shared else ""
@@ -68,6 +68,7 @@ def cost_lines(plan: Plan) -> list[str]:
         parameters,
         size,
         f"the cost of uniform width {plan.equivalent_uniform_dim:.3g}",
+        f"a model's first-order weights or biases, if it has any, add {numbers}",
     ]
 
 

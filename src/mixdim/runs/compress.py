@@ -32,7 +32,15 @@ from mixdim.planning.trained_table import TrainedTable
 from mixdim.runs.config import RunConfig
 from mixdim.runs.folder import CONFIG, PLAN, SUMMARY, is_run
 from mixdim.runs.loss_metrics import loss_metrics
-from mixdim.runs.models import as_served, build_model, embedding_bytes, tables_of
+from mixdim.runs.models import (
+    as_served,
+    build_model,
+    bytes_of,
+    embedding_bytes,
+    tables_of,
+)
+from mixdim.runs.plans import vector_bytes
+from mixdim.runs.summary import sizes_of
 from mixdim.storages.rows import check_bits
 from mixdim.training import Checkpoints, evaluate
 from mixdim.training.evaluation import Progress
@@ -49,8 +57,8 @@ DECIDED_BY_PLAN = ("temperature", "base_dim", "budget", "bands", "rounding", "mi
 class CompressedRun:
     """What became of a run: its plan, and metrics and bytes before and after.
 
-    `bytes_before` and `bytes_after` are of the embeddings, `model_bytes` of all that the model keeps:
-    one number an id, as MF's biases and first-order weights are, is not made narrower.
+    `bytes_before` and `bytes_after` are of all that grows with ids, `model_bytes` of the whole model.
+    First-order weights and MF's biases are not made narrower, but take fewer bits.
     """
 
     plan: Plan
@@ -76,9 +84,9 @@ def compress_run(
 ) -> CompressedRun:
     """Fit small tables to those of a run's best weights, and write them as a run of their own.
 
-    `budget` is of its embeddings: bytes such as "4MB", or a share such as "1/8" of what they take. With
-    `by_loss`, directions count by how much the loss feels them, on rows to train on. With `bits` 8 or 4,
-    rows are quantized too.
+    `budget` is of all that grows with ids, its embeddings and first-order weights or biases: bytes such
+    as "4MB", or a share such as "1/8" of what they take. With `by_loss`, directions count by how much
+    the loss feels them, on rows to train on. With `bits` 8 or 4, rows are quantized too.
     """
     bits = check_bits(bits)
     if run.summary is None:  # which says by which vocabulary, and how, it was trained
@@ -90,7 +98,9 @@ def compress_run(
     before = as_served(learned.model, run.plan)
     bytes_before = embedding_bytes(before)
     share = share_of(budget, bytes_before)
-    num_bytes = parse_bytes(budget) if share is None else share
+    num_bytes = vector_bytes(
+        run.config, dataset.cardinalities, parse_bytes(budget) if share is None else share, bits
+    )
     chosen = _choose(run.config, run.plan, learned.model, dataset, num_bytes, bands, bits, by_loss)
     provenance = {"rule": "compressed", "was": dict(run.plan.provenance)}
     features = tuple(choice.plan.features[0] for _, choice in chosen)
@@ -118,14 +128,10 @@ def compress_run(
         with alone_at_work(place) if place.exists() else nullcontext():
             put_in_place(folder, place, replace=True)
     after, bytes_after = measured["validation"], embedding_bytes(small)
-    model_bytes = _bytes_of(before), _bytes_of(small)
+    model_bytes = bytes_of(before), bytes_of(small)
     return CompressedRun(
         plan, measured_before, after, bytes_before, bytes_after, model_bytes, dataset.path
     )
-
-
-def _bytes_of(model: nn.Module) -> int:
-    return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
 def _check_free(out: Path, path: Path, *, overwrite: bool) -> None:
@@ -256,7 +262,7 @@ def _summary(
         "base_dim": plan.base_dim,
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "embedding_parameters": sum(layer.num_parameters for layer in layers),
-        "embedding_bytes": embedding_bytes(model),
+        **sizes_of(model),
         "bits": plan.least_bits,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         **{

@@ -16,6 +16,7 @@ from mixdim.planning.budget import format_bytes
 from mixdim.planning.plan import Plan
 from mixdim.runs.config import RunConfig
 from mixdim.runs.models import build_model
+from mixdim.runs.resolution import gives_widths
 from mixdim.tasks import task_of
 
 OPTIMIZERS = ("adagrad", "sgd")
@@ -35,7 +36,8 @@ def for_ranks(config: RunConfig, dataset: Dataset) -> RunConfig:
             f"optimizer must be one of {', '.join(OPTIMIZERS)} with --distributed, as TorchRec has no "
             f"other for tables on a CPU, got {optimizer!r}"
         )
-    return RunConfig(model=name, optimizer=optimizer, distributed=True).merged_with(config)
+    bits = None if gives_widths(config) else 32  # what one process does otherwise
+    return RunConfig(model=name, optimizer=optimizer, distributed=True, bits=bits).merged_with(config)
 
 
 def check_shardable(plan: Plan) -> None:

@@ -5,11 +5,13 @@ The folder of a run keeps the weights that were trained; quantizing them again g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from mixdim.layer.quantizing import quantize
 from mixdim.models import MODELS, Baseline, Drawn, Facts, Model, model_named
@@ -168,10 +170,21 @@ def as_served(model: Model, plan: Plan) -> Model:
     return model if plan.is_trained else quantize(model, plan.least_bits)
 
 
+def bytes_by_part(model: Model) -> dict[str, int]:
+    """Bytes of all that grows with ids: of the embeddings, and of what has a number for each id."""
+    parts: dict[str, Sequence[nn.Module]] = {"embeddings": model.embedding_layers()}
+    parts |= model.numbers_of_ids()
+    return {name: sum(map(bytes_of, modules)) for name, modules in parts.items()}
+
+
 def embedding_bytes(model: Model) -> int:
-    """Bytes of all that layers of the plan hold: tables, projections, codes, scales, ranks of ids."""
-    states = (layer.state_dict() for layer in model.embedding_layers())
-    return sum(tensor.nbytes for state in states for tensor in state.values())
+    """Bytes of all that grows with ids: tables, projections, codes, ranks, first-order weights, ..."""
+    return sum(bytes_by_part(model).values())
+
+
+def bytes_of(module: nn.Module) -> int:
+    """Bytes of all that a model or a layer keeps."""
+    return sum(tensor.nbytes for tensor in module.state_dict().values())
 
 
 def tables_of(model: Model) -> dict[str, np.ndarray]:

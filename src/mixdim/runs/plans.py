@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mixdim.data import Dataset
-from mixdim.planning.budget import parse_bytes
+from mixdim.models import model_named
+from mixdim.planning.budget import BudgetTooSmallError, format_bytes, is_in_bytes, parse_bytes
 from mixdim.planning.from_counts import plan as make_plan
 from mixdim.planning.methods import plan_by_method
 from mixdim.planning.plan import Plan
@@ -27,7 +28,7 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         return plan.quantized(bits)
     if config.method is not None:
         assert config.budget is not None
-        num_bytes = parse_bytes(config.budget)
+        num_bytes = vector_bytes(config, dataset.cardinalities, parse_bytes(config.budget), bits)
         plan = plan_by_method(config.method, dataset, num_bytes, base_dim=config.base_dim, bits=bits)
         check_shares(config, plan)
         return plan
@@ -37,16 +38,41 @@ def plan_of(config: RunConfig, dataset: Dataset) -> Plan:
         )
     assert config.bands is not None
     assert config.min_dim is not None
+    budget = config.budget
+    if budget is not None and is_in_bytes(budget):  # a number of parameters is of vectors alone
+        budget = f"{vector_bytes(config, dataset.cardinalities, parse_bytes(budget))}B"
     plan = make_plan(
         dataset,
         temperature=config.temperature,
         base_dim=config.base_dim,
-        budget=config.budget,
+        budget=budget,
         bands=config.bands,
         rounding=config.rounding,  # type: ignore[arg-type]  # plan() checks it and lists the choices
         min_dim=config.min_dim,
     )
     return plan.quantized(bits)
+
+
+def number_bytes(config: RunConfig, rows: Mapping[str, int], bits: int = 32) -> int:
+    """Bytes of first-order weights or biases: one number for each id, if the model has them."""
+    assert config.model is not None
+    model = model_named(config.model)
+    numbers = model.numbers_per_id(model.Options(**config.model_options))
+    if not numbers:
+        return 0
+    return make_plan(rows, temperature=0, base_dim=numbers).quantized(bits).nbytes()
+
+
+def vector_bytes(config: RunConfig, rows: Mapping[str, int], num_bytes: int, bits: int = 32) -> int:
+    """What a budget in bytes leaves for vectors: first-order weights and biases grow with ids too."""
+    own = number_bytes(config, rows, bits)
+    if own and own >= num_bytes:
+        raise BudgetTooSmallError(
+            f"budget of {format_bytes(num_bytes)} is too small: one number for each id, as first-order "
+            f"weights and biases are, takes {format_bytes(own)} in {bits} bits"
+            + ("; bits=8 takes a quarter" if bits == 32 else "")
+        )
+    return num_bytes - own
 
 
 def check_servable(plan: Plan) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mixdim.data import Dataset
 from mixdim.models import Facts, model_named
+from mixdim.planning.budget import BYTES_PER_PARAMETER, is_in_bytes, parse_bytes
 from mixdim.planning.methods import method_named
 from mixdim.runs.config import RunConfig, run_options
 from mixdim.storages.rows import check_bits
@@ -19,6 +20,9 @@ from mixdim.tasks import TASKS, task_of
 from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
 
+WIDTHS = ("temperature", "base_dim", "budget", "method", "plan")
+BASE_DIM, BITS = 16, 4  # if nothing is said of widths: bits cost least where ids carry the signal
+WEIGHTS_SHARE = 0.25  # of a budget: first-order weights that take more are off unless they are wanted
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 MOST_BANDS = 1024  # of a feature
 MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's options to train
@@ -64,8 +68,8 @@ def resolved_for(
             lr=config.lr,
         )
         own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
-        if config.method is not None and "first_order" in own:
-            own["first_order"] = False  # methods are compared by the bytes of embeddings alone
+        if "first_order" in own and not _can_afford_weights(config, num_ids):
+            own["first_order"] = False
         found = found.merged_with(_defaults_of(training, own))
     options = found.model_options
     contains = model.contains(task_of(task).baseline, model.Options(**options))
@@ -78,8 +82,16 @@ def resolved_for(
     return replace(found, model_options={**options, "from_baseline": False})
 
 
+def gives_widths(config: RunConfig) -> bool:
+    """Whether a config says anything of how wide vectors are."""
+    return any(getattr(config, name) is not None for name in WIDTHS)
+
+
 def without_data(config: RunConfig) -> RunConfig:
     """Fill in what a config does not give and no data decides."""
+    if not gives_widths(config):
+        bits = BITS if config.bits is None else config.bits
+        config = replace(config, temperature=0.0, base_dim=BASE_DIM, bits=bits)
     model = None if config.model is None else model_named(config.model)
     _refuse_widths(config)
     decided = config.plan is not None or config.method is not None  # the widths
@@ -117,6 +129,19 @@ def without_data(config: RunConfig) -> RunConfig:
     return found.merged_with(
         _defaults_of(preset(name), {} if model is None else dict(vars(model.Options())))
     )
+
+
+def _can_afford_weights(config: RunConfig, num_ids: int) -> bool:
+    """Whether first-order weights take at most a quarter of a budget in bytes.
+
+    Methods are compared at many sizes: there all bytes are for vectors.
+    """
+    if config.method is not None:
+        return False
+    if config.budget is None or not is_in_bytes(config.budget):
+        return True
+    own = BYTES_PER_PARAMETER * num_ids
+    return own <= WEIGHTS_SHARE * parse_bytes(config.budget)
 
 
 def check_resolved(config: RunConfig) -> None:

@@ -20,7 +20,7 @@ from mixdim.planning.plan import Plan
 from mixdim.runs.baseline_report import baselines_line, warning_below_baseline
 from mixdim.runs.config import RunConfig, run_options
 from mixdim.runs.folder import JOURNAL, SUMMARY
-from mixdim.runs.models import embedding_bytes
+from mixdim.runs.models import bytes_by_part, bytes_of
 from mixdim.tasks import TASKS, task_of
 from mixdim.training import Result
 from mixdim.training.baselines import Baselines
@@ -51,7 +51,7 @@ def summarize(
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         # Not the plan's: an array that blocks share is one in each layer, of users and of items.
         "embedding_parameters": sum(layer.num_parameters for layer in model.embedding_layers()),
-        "embedding_bytes": embedding_bytes(model),
+        **sizes_of(model),
         "bits": plan.least_bits,
         "widths": {feature.name: [block.dim for block in feature.blocks] for feature in plan.features},
         "epochs_run": result.epochs_run,
@@ -82,6 +82,16 @@ def summarize(
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
+    }
+
+
+def sizes_of(model: Model) -> dict[str, Any]:
+    """Bytes of a model as it is served: of all that grows with ids, by part, and of everything."""
+    parts = bytes_by_part(model)
+    return {
+        "embedding_bytes": sum(parts.values()),
+        "bytes_by_part": parts,
+        "model_bytes": bytes_of(model),
     }
 
 

@@ -26,12 +26,12 @@ from mixdim.runs.models import (
     begin,
     build_model,
     check_fits,
-    embedding_bytes,
     fit_baseline,
     read_model,
 )
 from mixdim.runs.plans import plan_of
-from mixdim.runs.summary import summarize
+from mixdim.runs.resolution import BASE_DIM, BITS, gives_widths
+from mixdim.runs.summary import sizes_of, summarize
 from mixdim.tasks import task_of
 from mixdim.training import Learner, LocalLearner, Trainer, evaluate
 from mixdim.training.auto import in_words
@@ -56,6 +56,7 @@ class Planned(NamedTuple):
     config: RunConfig
     dataset: Dataset
     plan: Plan
+    lines: tuple[str, ...] = ()  # what was chosen because nothing was said
 
 
 class Start(NamedTuple):
@@ -74,6 +75,7 @@ def planned(config: RunConfig) -> Planned:
     dataset = Dataset(config.data)
     if config.distributed:
         config = for_ranks(config, dataset)
+    lines = () if gives_widths(config) else (_line_about_widths(config.bits),)
     config = config.resolved(dataset)
     check_fits(config, dataset)
     feature_to_slice_by(dataset, config.slice_by)
@@ -82,7 +84,7 @@ def planned(config: RunConfig) -> Planned:
     plan = plan_of(config, dataset)
     if config.distributed:
         check_shardable(plan)
-    return Planned(config, dataset, plan)
+    return Planned(config, dataset, plan, lines)
 
 
 def planned_again(
@@ -148,7 +150,7 @@ def train(
     tuned: Mapping[str, Any] | None,
 ) -> tuple[Summary, Model | None]:
     """Train in a folder that is held; returns the summary and, on one process, the model as served."""
-    config, dataset, plan = run
+    config, dataset, plan, _ = run
     if tuned is not None and group.rank == 0:
         write_atomically(out / TUNING, json.dumps(tuned, indent=2) + "\n")
     start = _sharded_start(run, group, progress) if config.distributed else _start(run, progress)
@@ -194,7 +196,7 @@ def train(
 
 def _start(run: Planned, progress: Progress | None) -> Start:
     """The model of one process, with its first weights."""
-    config, dataset, plan = run
+    config, dataset, plan, _ = run
     options = config.training_options()
     torch.manual_seed(options.seed)
     mean = task_of(dataset.task).constant_output(dataset.mean_target)
@@ -205,7 +207,7 @@ def _start(run: Planned, progress: Progress | None) -> Start:
 
 def _sharded_start(run: Planned, group: Group, progress: Progress | None) -> Start:
     """The model spread over all processes."""
-    config, dataset, plan = run
+    config, dataset, plan, _ = run
     with torch.device("meta"):
         shapes = build_model(config, plan, num_dense=dataset.num_dense, mean=0.0)
     model = shardable(config, plan, dataset)
@@ -226,13 +228,13 @@ def _measured_as_served(
     model: Model, summary: Summary, out: Path, run: Planned, progress: Progress | None
 ) -> Summary:
     """What a summary says of quantized embeddings: of the best weights in `model`, and of the last."""
-    config, dataset, plan = run
+    config, dataset, plan, _ = run
     steps = {which: summary["validation"][which]["step"] for which in ("best", "last")}
     of_step = {steps["best"]: model}
     if steps["last"] not in of_step:
         last = read_model(out, config, plan, "last", num_dense=dataset.num_dense)
         of_step[steps["last"]] = as_served(last.model, plan)
-    measured: dict[str, Any] = {"embedding_bytes": embedding_bytes(model)}
+    measured: dict[str, Any] = sizes_of(model)
     for split in ("validation", "test"):
         metrics = {
             step: evaluate(
@@ -257,8 +259,8 @@ def _measured_as_served(
 
 def _opening_lines(run: Planned, model: Model) -> list[str]:
     """What is trained and how."""
-    config, dataset, plan = run
-    lines = [_model_line(config, plan, model)]
+    config, dataset, plan, _ = run
+    lines = [*run.lines, _model_line(config, plan, model)]
     if not plan.is_trained:
         served_bytes = format_bytes(plan.nbytes())
         lines.append(f"once trained, embeddings are quantized to {plan.least_bits} bits: {served_bytes}")
@@ -281,8 +283,18 @@ def _model_line(config: RunConfig, plan: Plan, model: Model) -> str:
         f"{len(widths)} blocks of width {min(widths)} to {max(widths)})"
     )
     if model.first_order is not None:
-        line += f", {model.first_order.num_weights:,} first-order weights, which no budget counts"
+        line += f", and {model.first_order.num_weights:,} first-order weights"
     return line
+
+
+def _line_about_widths(bits: int | None) -> str:
+    """What widths a run has that gives none."""
+    bits = BITS if bits is None else bits
+    served = "" if bits == 32 else f" and served in {bits} bits, about 1/{32 / bits:.2g} of their bytes"
+    return (
+        f"no widths were given: all vectors are {BASE_DIM} wide{served}; --budget, --base-dim or "
+        "--method choose otherwise"
+    )
 
 
 def _unknown_dropout_line(untrained: Sequence[str]) -> str:

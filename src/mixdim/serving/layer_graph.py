@@ -113,6 +113,12 @@ class GraphInputs:
             columns.append(graph.reshape(column, [-1]))
         return vectors, columns
 
+    def look_up_checked(self, module: nn.Module, column: str) -> str:
+        """Vectors (batch, base_dim) of a table of one feature, of ids (batch,) that were checked."""
+        graph, table = self.graph, embedded(module)
+        ((found,), _) = look_up(graph, table, graph.reshape(column, [-1, 1]), [0])
+        return graph.reshape(found, [-1, table.base_dim])
+
     def _declared(self, layer: Embedded) -> Ids:
         """Declare the inputs of all features, and check them."""
         graph, options, ids, bags = self.graph, self.options, "", {}

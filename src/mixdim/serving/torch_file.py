@@ -62,6 +62,9 @@ class TensorModel(nn.Module):
         layers = model.embedding_layers() if isinstance(model, Model) else [model]
         paddings = {getattr(layer, "padding_id", None) for layer in layers}
         self.padding_id = paddings.pop() if len(paddings) == 1 else None
+        for layer in model.modules():
+            if isinstance(layer, MixedEmbeddingBase):
+                _ = layer.indices  # made now: a trace may not hold new tensors
 
     @property
     def input_names(self) -> list[str]:

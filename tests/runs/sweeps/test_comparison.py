@@ -37,13 +37,13 @@ def test_candidates_fit_and_spend_at_least_half_of_their_bytes():
     dataset = ratings()
     asked = comparison(TOLD, dataset, ["uniform", "cut", "octaves"], ["1/4", "1/8"], widths=(1, 2, 4, 8))
     rows = sum(dataset.cardinalities.values())
-    assert asked.reference == replace(TOLD, method="uniform", bits=32, budget=f"{rows * 64}B", seed=0)
+    assert asked.reference == replace(TOLD, method="uniform", bits=32, budget=f"{rows * 68}B", seed=0)
     assert plan_of(asked.reference.resolved(dataset), dataset).blocks[0].dim == 16
     for config in asked.candidates:
         plan, limit = plan_of(config.resolved(dataset), dataset), int(config.budget[:-1])
-        assert limit // 2 <= plan.nbytes() <= limit
+        assert limit // 2 <= plan.nbytes() + 4 * rows <= limit  # biases are paid first
     tried = [(config.method, config.budget, config.base_dim) for config in asked.candidates]
-    quarter, eighth = f"{rows * 16}B", f"{rows * 8}B"
+    quarter, eighth = f"{rows * 17}B", f"{rows * 17 // 2}B"
     assert [entry for entry in tried if entry[0] == "uniform"] == [
         ("uniform", quarter, None),
         ("uniform", eighth, None),
@@ -54,7 +54,8 @@ def test_candidates_fit_and_spend_at_least_half_of_their_bytes():
 
 
 def test_what_no_width_makes_small_enough_is_said():
-    asked = comparison(TOLD, ratings(), ["uniform", "cut"], ["1/64"], bits=(32, 8), widths=(1,))
+    told = replace(TOLD, model_options={"biases": False})
+    asked = comparison(told, ratings(), ["uniform", "cut"], ["1/64"], bits=(32, 8), widths=(1,))
     assert [(one.method, one.bits) for one in asked.candidates] == [("cut", 32), ("cut", 8)]
     assert [line.partition(" (")[0] for line in asked.not_possible] == [
         "uniform is not possible in 1/64",
@@ -112,7 +113,7 @@ def test_the_best_width_by_validation_is_repeated_with_the_other_seeds():
     [
         (
             *(clicks, "dlrm", {"first_order": False, "from_baseline": False}),
-            "with --no-first-order (its weights are no part of the bytes that are compared), "
+            "with --no-first-order (the bytes that are compared are all for vectors), "
             "--no-from-baseline (it needs first_order)",
         ),
         (ratings, "mf", {"bands": 1}, "with --bands 1 (a method makes its own bands)"),

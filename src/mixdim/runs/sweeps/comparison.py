@@ -17,7 +17,7 @@ from mixdim.data import Dataset
 from mixdim.planning.budget import BYTES_PER_PARAMETER, BudgetTooSmallError, format_bytes, parse_bytes
 from mixdim.planning.methods import WIDTHS, method_named
 from mixdim.runs.config import RunConfig, run_options
-from mixdim.runs.plans import plan_of
+from mixdim.runs.plans import number_bytes, plan_of, vector_bytes
 from mixdim.runs.sweeps.frame import best_by_method, run_frame
 from mixdim.runs.sweeps.methods import with_bits
 from mixdim.runs.sweeps.records import Record
@@ -28,7 +28,7 @@ LEAST_SPENT = 0.5  # of its bytes: a width that leaves more to others is no use 
 # Options of the reference that need no word: they are its name, or do nothing to uniform dimensions.
 OF_THE_METHOD = {"method", "budget", "temperature", "base_dim", "rounding", "min_dim"}
 REASONS = {
-    "first_order": "its weights are no part of the bytes that are compared",
+    "first_order": "the bytes that are compared are all for vectors",
     "from_baseline": "it needs first_order",
     "bands": "a method makes its own bands",
 }
@@ -57,15 +57,18 @@ def comparison(
     reference_width: int = 16,
     widths: Sequence[int] = WIDTHS,
 ) -> Comparison:
-    """Find the runs that compare methods within the same bytes of embeddings.
+    """Find the runs that compare methods within the same bytes of all that grows with ids.
 
     `sizes` are bytes ("4MB"), or shares ("1/8") of what uniform dimensions of `reference_width` cost.
     Every method is served in each number of `bits`. Widths that leave most of the bytes are left out,
     unless there is no better one.
     """
-    whole = sum(dataset.cardinalities.values()) * reference_width * BYTES_PER_PARAMETER
     given = replace(given, seed=0, bits=32)
+    rows = sum(dataset.cardinalities.values())
+    whole = rows * reference_width * BYTES_PER_PARAMETER
     reference = replace(given, method=REFERENCE, budget=f"{whole}B")
+    whole += number_bytes(reference.resolved(dataset), dataset.cardinalities)
+    reference = replace(reference, budget=f"{whole}B")
     candidates, not_possible = [], []
     for size, number, method in product(sizes, bits, methods):
         num_bytes = bytes_of(size, whole)
@@ -75,12 +78,14 @@ def comparison(
             budget = f"{num_bytes}B"
             config = replace(given, method=method, bits=number, base_dim=base_dim, budget=budget)
             try:
-                plan = plan_of(config.resolved(dataset), dataset)
+                full = config.resolved(dataset)
+                plan = plan_of(full, dataset)
             except BudgetTooSmallError as error:
                 reason = reason or str(error)
                 continue
             if plan.least_bits == number:
-                tried[config] = plan.nbytes()
+                left = vector_bytes(full, dataset.cardinalities, num_bytes, number)
+                tried[config] = plan.nbytes() + num_bytes - left
             else:
                 reason = "no row of it has numbers of its own to quantize"
         enough = min(LEAST_SPENT * num_bytes, max(tried.values(), default=0))

@@ -152,7 +152,7 @@ def _row(number: int, record: Record) -> Row:
         "budget_bytes": parse_bytes(config["budget"]) if by_method else None,
         "parameters": summary["num_parameters"],
         "embedding_bytes": embedding_bytes,
-        "num_bytes": embedding_bytes + beside,
+        "num_bytes": summary.get("model_bytes") or embedding_bytes + beside,
         "spent": _share_spent(config, summary, embedding_bytes),
         "seconds": summary["seconds"],
         "loss": loss,
