@@ -26,7 +26,7 @@ from mixdim.data.public.criteo import prepare_criteo
 from mixdim.data.public.movielens import prepare_movielens
 from mixdim.data.table import prepare_table
 from mixdim.tasks import task_of
-from peer_models import CLICKS, RATINGS, Data
+from peer_models import CLICKS, RATINGS, SEEDLESS, Data
 
 DEFAULT = "mixdim train"
 NEGATIVES: dict[str, Any] = {"negatives": 4, "negatives_of": "item"}
@@ -81,8 +81,9 @@ def _compared(name: str, folder: Path, records: Path, seeds: int, only: str | No
     for model in (*peers, DEFAULT):
         if only not in (None, model):
             continue
-        found = [one for one in known if one["model"] == model and one["seed"] < seeds]
-        for seed in range(len(found), seeds):
+        wanted = 1 if model in SEEDLESS else seeds
+        found = [one for one in known if one["model"] == model and one["seed"] < wanted]
+        for seed in range(len(found), wanted):
             start = time.perf_counter()
             if model == DEFAULT:
                 result = _default(folder, records.parent / f"{name}-run{seed}", seed)
