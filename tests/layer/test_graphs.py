@@ -77,10 +77,10 @@ class TestCompiled:
         """With the real compiler, in a process of its own: what it kept from before hides faults."""
         script = """
 import torch, mixdim
-rows = {"day": 3, "item": 10, "user": 50, "shop": 60}
-plan = mixdim.plan(rows, counts={"item": [3, 9, 1, 1, 1, 1, 1, 1, 1, 1]}, bands={"item": 2},
-                   temperature=0.4, base_dim=8, rounding="integer")
-for sparse in (False, True):
+def plan(**rows):
+    return mixdim.plan(rows, counts={"item": [3, 9, 1, 1, 1, 1, 1, 1, 1, 1]}, bands={"item": 2},
+                       temperature=0.4, base_dim=8, rounding="integer")
+for plan, sparse in ((plan(day=3, item=10), False), (plan(day=3, item=10, user=50, shop=9), True)):
     torch.compiler.reset()  # what was left out of a graph once would be left out for ever
     layer = mixdim.FeatureEmbeddings(plan, sparse=sparse)
     ids = torch.arange(3)[:, None].expand(3, layer.num_features) % 3
