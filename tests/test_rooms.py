@@ -68,21 +68,26 @@ def is_module(name):
 
 
 @cache
+def nodes_of(path):
+    """All nodes of a file; parsing is the most of these tests' time."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
 def imports_of(path):
     """The modules that a file imports at run time."""
     return tuple(_imports_of(path))
 
 
 def _imports_of(path):
-    tree = ast.parse(path.read_text())
     for_types = {
         inner
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         if isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING"
         for branch in node.body
         for inner in ast.walk(branch)
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if node in for_types:
             continue
         if isinstance(node, ast.Import):
@@ -161,7 +166,7 @@ MAY_IMPORT_LATE = {"cli", "__main__"}
 def test_no_import_in_a_function_breaks_a_cycle():
     wrong = []
     for path in FILES:
-        for function in ast.walk(ast.parse(path.read_text())):
+        for function in nodes_of(path):
             if not isinstance(function, ast.FunctionDef) or room_of(module_of(path)) in MAY_IMPORT_LATE:
                 continue
             found = [node for node in ast.walk(function) if isinstance(node, ast.ImportFrom)]
@@ -187,7 +192,7 @@ def test_only_models_know_the_class_of_a_model():
     for path in FILES:
         if room_of(module_of(path)) in ("models", "lab"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             named = (getattr(node, word, None) for word in ("id", "attr", "name"))
             wrong += [(module_of(path), name) for name in named if name in classes]
     assert wrong == []

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -236,10 +238,17 @@ def by_methods(folder, methods, sizes, *more, records):
     ]
 
 
-def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, folder):
-    named = ("uniform,cut", "1/5,1/16", "--bits", "32,8")
-    assert run(by_methods(folder, *named, records="methods.jsonl")) == 0
-    printed = capsys.readouterr()
+@pytest.fixture(scope="module")
+def compared(folder):
+    """The records of a sweep of methods, and what it printed."""
+    named, out, err = ("uniform,cut", "1/5,1/16", "--bits", "32,8"), io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert run(by_methods(folder, *named, records="methods.jsonl")) == 0
+    return folder / "methods.jsonl", SimpleNamespace(out=out.getvalue(), err=err.getvalue())
+
+
+def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, compared):
+    file, printed = compared
     assert printed.err.startswith("the uniform reference is the run of mixdim train ")
     assert "\nuniform is not possible in 1/16 (" in printed.err
     compared = [
@@ -254,20 +263,20 @@ def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, fold
     ]
     named = [re.findall(r"1/\d+ +\w+(?:, 8 bits)?", line) for line in printed.out.splitlines()]
     assert [re.sub(" +", " ", name) for names in named for name in names] == compared
-    records = read_records([folder / "methods.jsonl"])
+    records = read_records([file])
     for record in records:
         assert record.summary["embedding_bytes"] <= int(record.config["budget"][:-1])
         assert ("before_quantizing" in record.summary) == (record.config["bits"] == 8)
     assert {record.config["seed"] for record in records} == {0, 1}
-    assert run(["recommend", "--records", str(folder / "methods.jsonl"), "--loss-within", "50%"]) == 0
+    assert run(["recommend", "--records", str(file), "--loss-within", "50%"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert " --method " in printed.out.splitlines()[-1]
 
 
-def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, commands, tmp_path):
+def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, compared, commands, tmp_path):
     arguments = by_methods(folder, "uniform,cut", "1/8", records="killed.jsonl")
-    file, alone = folder / "killed.jsonl", folder / "left-alone.jsonl"
+    file = folder / "killed.jsonl"
     # The first kill is among the widths that are tried, the second among the winners' other seeds.
     for enough in (2, 5):
         process = commands.start(arguments, tmp_path / "log", tmp_path)
@@ -275,9 +284,9 @@ def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, commands, t
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert run(arguments) == 0
-    assert run(by_methods(folder, "uniform,cut", "1/8", records=alone.name)) == 0
-    assert len(file.read_bytes().splitlines()) == len(alone.read_bytes().splitlines()) == 7
-    assert results(read_records([file])) == results(read_records([alone]))
+    made, alone = results(read_records([file])), results(read_records([compared[0]]))
+    assert len(file.read_bytes().splitlines()) == len(made) == 7
+    assert made == {key: alone[key] for key in made}
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,10 @@ def test_a_folder_whose_replacement_was_killed_comes_back(tmp_path):
         FolderWriter(out)
     assert read_meta(out).num_rows == 100
     assert list(tmp_path.iterdir()) == [out]
+    shutil.copytree(out, tmp_path / ".data.partial-0123")
+    out.rename(tmp_path / ".data.partial-0123-old")
+    assert read_meta(out).num_rows == 100  # also for who only reads it
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_what_a_living_writer_is_at_work_on_stays(tmp_path):

@@ -4,6 +4,7 @@ import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -134,17 +135,12 @@ def test_a_folder_is_replaced_only_if_asked_and_only_if_it_is_a_run(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "run", "small"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt("by hand"), OSError("the disk is full")])
-def test_an_interrupted_compression_leaves_what_was_there(error, tmp_path, monkeypatch):
+def test_an_interrupted_compression_leaves_what_was_there(tmp_path, monkeypatch):
     trained(told("mf", **WIDE, epochs=1), tmp_path / "run")
     Run.open(tmp_path / "run").compress(tmp_path / "small", budget="1/2")
     before = content(tmp_path)
-
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(compress, "_save_weights", fail)
-    for out in ("small", "new"):
+    for out, error in (("small", KeyboardInterrupt("by hand")), ("new", OSError("the disk is full"))):
+        monkeypatch.setattr(compress, "_save_weights", Mock(side_effect=error))
         with pytest.raises(type(error), match=str(error)):
             Run.open(tmp_path / "run").compress(tmp_path / out, budget="1/4", overwrite=True)
     assert content(tmp_path) == before

@@ -189,6 +189,7 @@ def test_patience_0_never_stops_early():
         ({"method": "cut", "bands": 8}, "give method or bands, not both: a method chooses its widths"),
         ({"method": "cut"}, "a method needs a budget in bytes, such as 4MB"),
         ({"bits": 7}, "bits must be 1, 2, 3, 4, 5, 6, 8 or 32, got 7"),
+        ({"bands": 10**9}, "bands of a run must be at most 1,024, got 1000000000: each is a table"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(given, message):
