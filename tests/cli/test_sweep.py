@@ -275,7 +275,7 @@ def test_methods_are_compared_at_equal_bytes_and_one_is_recommended(capsys, comp
 
 
 def test_a_killed_sweep_of_methods_loses_and_doubles_nothing(folder, compared, commands, tmp_path):
-    arguments = by_methods(folder, "uniform,cut", "1/8", records="killed.jsonl")
+    arguments = by_methods(folder, "uniform,cut", "1/5", records="killed.jsonl")
     file = folder / "killed.jsonl"
     # The first kill is among the widths that are tried, the second among the winners' other seeds.
     for enough in (2, 5):
