@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mixdim.layer.bags import Pooling
 from mixdim.layer.embedding_base import MixedEmbeddingBase
-from mixdim.models.samples import Samples
+from mixdim.models.samples import Samples, Seen
 from mixdim.models.tables import count_trained
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init
@@ -94,6 +94,7 @@ class Model(nn.Module):
     - `task`: what its outputs mean if nobody says: "binary" (logits) or "rating".
     - `one_layer`: whether one layer has all features, so that they can share an array.
     - `baseline`: the simple model that it contains, with these options on (`baseline_needs`).
+    - `shows_vectors`: whether `forward` tells what it looks up, which a penalty needs.
     - `first_order`: its first-order weights, if it has any.
     """
 
@@ -104,6 +105,7 @@ class Model(nn.Module):
     one_layer: ClassVar[bool] = True
     baseline: ClassVar[str | None] = None
     baseline_needs: ClassVar[tuple[str, ...]] = ()
+    shows_vectors: ClassVar[bool] = False
     num_dense: int = 0
     first_order: FirstOrder | None
 
@@ -139,8 +141,8 @@ class Model(nn.Module):
         """Let the model begin as the baseline that it contains, with the same outputs."""
         raise ValueError(f"{type(self).__name__} does not contain a baseline to begin as")
 
-    def forward(self, samples: Samples) -> Tensor:
-        """Return one number of each sample: (batch,)."""
+    def forward(self, samples: Samples, seen: Seen | None = None) -> Tensor:
+        """Return one number of each sample: (batch,); tell `seen` what was looked up for them."""
         raise NotImplementedError
 
     @property

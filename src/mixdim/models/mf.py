@@ -13,7 +13,7 @@ from mixdim._util.options import opt
 from mixdim.layer.scores import dot_scores
 from mixdim.models.base import PAIRS, PANEL, Baseline, Drawn, Facts, MakeLayer, register
 from mixdim.models.pairs import PairModel, mixed_table, sides_of, user_and_item_ids
-from mixdim.models.samples import Samples
+from mixdim.models.samples import Samples, Seen
 from mixdim.models.tables import common_width
 from mixdim.planning.plan import Plan
 
@@ -98,12 +98,20 @@ class MatrixFactorization(PairModel):
             assert isinstance(table, nn.Embedding)
             table.weight.copy_(values.reshape(table.weight.shape))
 
-    def forward(self, samples: Samples) -> Tensor:
+    def forward(self, samples: Samples, seen: Seen | None = None) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
         ids = user_and_item_ids(samples)
-        ratings = dot_scores(self.user_embedding, ids[0], self.item_embedding, ids[1]) + self.mean
-        for bias, ids_of_side in zip(self.biases.values(), ids, strict=False):  # none, or both
-            ratings = ratings + bias(ids_of_side).squeeze(1)
+        if seen is None:
+            ratings = dot_scores(self.user_embedding, ids[0], self.item_embedding, ids[1])
+        else:
+            users, items = self.look_up(ids, seen)
+            ratings = (users * items).sum(1)
+        ratings = ratings + self.mean
+        for column, bias in enumerate(self.biases.values()):  # none, or both
+            of_side = bias(ids[column]).squeeze(1)
+            ratings = ratings + of_side
+            if seen is not None:
+                seen.biases(column, of_side)
         return ratings
 
     def to_graph(self, graph: Graph, inputs: GraphInputs) -> str:

@@ -99,6 +99,12 @@ class RunConfig:
         absent=0.0,
         from_data=True,
     )
+    penalty: float | None = opt(
+        help="Strength of a penalty on what ratings look up, in their loss; 0 disables it.",
+        panel=TRAINING,
+        absent=0.0,
+        from_data=True,
+    )
     schedule: str | None = opt(
         help="How learning rates change: constant, or to 0 over all epochs: linear or cosine.",
         panel=TRAINING,

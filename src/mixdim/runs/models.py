@@ -16,11 +16,11 @@ from mixdim.models import MODELS, Baseline, Drawn, Facts, Model, model_named
 from mixdim.models.base import MakeLayer
 from mixdim.planning.plan import Plan
 from mixdim.training import Checkpoints, load_weights
-from mixdim.training.baselines import shrunken_biases
 from mixdim.training.checkpoint import CheckpointError
 from mixdim.training.evaluation import Progress
 from mixdim.training.first_order import LogisticRegression, fit_logistic, moments
 from mixdim.training.group import ALONE, Group
+from mixdim.training.random_effects import effects_of
 
 if TYPE_CHECKING:
     from mixdim.data import Dataset
@@ -107,7 +107,7 @@ def fit_baseline(
     if not from_baseline:
         return None, None
     if first_order is None:
-        biases = map(torch.from_numpy, shrunken_biases(dataset).biases)
+        biases = map(torch.from_numpy, effects_of(dataset).biases)
         return Baseline(dict(zip(dataset.single_valued, biases, strict=True))), None
     fitted: list[LogisticRegression] = []
 

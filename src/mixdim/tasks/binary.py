@@ -52,6 +52,7 @@ BINARY = Task(
     curve_metrics=("accuracy",),
     rows=labelled_rows,
     constant_output=_constant_logit,
+    has_penalty=False,
     baseline="logistic",
     default_model="dlrm",
     paper_preset="paper-ctr",

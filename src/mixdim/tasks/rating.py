@@ -32,6 +32,7 @@ RATING = Task(
     curve_metrics=(),
     rows=finite_rows,
     constant_output=lambda mean_target: mean_target,
+    has_penalty=True,
     baseline="biases",
     default_model="mf",
     paper_preset="paper-cf",

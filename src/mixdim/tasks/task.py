@@ -43,6 +43,7 @@ class Task:
     - `curve_metrics`: what a learning curve keeps beside the objective.
     - `rows(outputs, targets, name)`: both as float64 (rows,), or an error if they are not of this task.
     - `constant_output(mean_target)`: the output with the least loss, if it is the same for all rows.
+    - `has_penalty`: whether training may add the penalty of training/penalty.py to the loss.
     - `baseline`: the simple model that runs are compared with: "logistic" or "biases".
     - `default_model`, `paper_preset`, `pace`: what a run takes if nothing is said, the paper's protocol,
       and what the preset "auto" needs to know.
@@ -63,6 +64,7 @@ class Task:
     curve_metrics: tuple[str, ...]
     rows: Callable[[Any, Any, str], Rows]
     constant_output: Callable[[float], float]
+    has_penalty: bool
     baseline: str
     default_model: str
     paper_preset: str

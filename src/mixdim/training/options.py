@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mixdim._util.arguments import WrongTypeError, positive_number, whole_number
+from mixdim._util.arguments import WrongTypeError, positive_number, real_number, whole_number
 from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
 from mixdim.training.rates import SCHEDULES
 
@@ -31,6 +31,8 @@ class TrainingOptions:
       the one with most rows, or "item" if there is one.
     - `weight_decay`: before a step, weights of embeddings and matrices are multiplied by
       1 - learning rate * weight_decay; of tables, those rows that the batch asks for.
+    - `penalty`: of ratings, the strength of a penalty on looked-up vectors and biases in the loss, 0 for
+      none; see `mixdim.training.penalty`. The model must show what it looks up.
     - `unknown_dropout`: in training each id becomes its feature's unknown id with probability
       1 / (1 + its training count), so that the row which unseen ids get has learnt something.
     """
@@ -49,6 +51,7 @@ class TrainingOptions:
     table_lr: float | None = None
     weight_decay: float = 0.0
     schedule: str = "constant"
+    penalty: float = 0.0
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -59,6 +62,8 @@ class TrainingOptions:
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")
         check_weight_decay(self.weight_decay, max(self.lr, self.table_lr or 0.0))
+        if real_number(self.penalty, "penalty") < 0:
+            raise ValueError(f"penalty must be at least 0, got {self.penalty:g}")
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):
             whole_number(getattr(self, name), name)
         for name in ("patience", "checkpoint_every"):
