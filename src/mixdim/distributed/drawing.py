@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mixdim.layer.layout import LaidBlock
-from mixdim.storages.init import Init, uniform_bound
+from mixdim.storages.init import Init, draw_projection, uniform_bound
 
 NUMBERS_AT_ONCE = 2**20
 
@@ -61,5 +61,6 @@ class Drawing:
         dim = block.storage.width(self.base_dim)
         if dim == self.base_dim:
             return None
-        bound = uniform_bound(self.init, fan_in=dim, fan_out=self.base_dim)
-        return torch.empty(dim, self.base_dim).uniform_(-bound, bound, generator=generator)
+        projection = torch.empty(dim, self.base_dim)
+        draw_projection(projection, self.init, generator)
+        return projection

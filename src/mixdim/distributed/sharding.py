@@ -67,7 +67,7 @@ def shard(
     - `optimizer` of tables: "sgd", "adagrad" or "rowwise_adagrad"; FBGEMM has no other on a CPU.
     - `dense_optimizer` of all else: any of "amsgrad", "adam", "adagrad" and "sgd"; that of tables if not
       given.
-    - `lr`, `table_lr`: learning rates; the second is for embeddings, projections included.
+    - `lr`, `table_lr`: learning rates; the second is for tables.
     - `weight_decay`: decoupled, as in `mixdim.training.TrainingOptions`.
     - `sharding`, `replicate_below`: who holds which table: see docs/distributed.md.
     """
@@ -132,11 +132,10 @@ def shard(
     _draw_tables(learner)
     _add_small_tables(learner, optimizer, table_lr, eps)
     dense = learner.dense
-    in_embeddings = tuple(inside(path, "") for path in found)
     dense.parts = optimizers_of(
         dense.kind,
         dense.parameters,
-        {name for name in dense.parameters if name.startswith(in_embeddings)},
+        (),
         sparse=set(),
         lr=lr,
         table_lr=table_lr,

@@ -16,7 +16,7 @@ import numpy as np
 
 from mixdim._util.lazy import import_later
 from mixdim.storages.fitting import Lost, Metric, RowSource, fit_stored_rows
-from mixdim.storages.init import Init, uniform_bound
+from mixdim.storages.init import Init, draw_projection, uniform_bound
 
 if TYPE_CHECKING:
     import torch
@@ -208,11 +208,12 @@ class Table(ABC):
 
     def draw(self, block: StoredBlock, init: Init, generator: torch.Generator | None) -> None:
         """Draw a block's weights uniformly: rows by number and width, a projection by its shape."""
-        for name, part in self.parts(block).items():
-            # torch.nn.init, too, takes an embedding's width as its fan-in and its rows as its fan-out.
-            fan_out = block.size if name == "table" else self.base_dim
-            bound = uniform_bound(init, fan_in=block.storage.width(self.base_dim), fan_out=fan_out)
-            part.uniform_(-bound, bound, generator=generator)
+        parts, width = self.parts(block), block.storage.width(self.base_dim)
+        # torch.nn.init, too, takes an embedding's width as its fan-in and its rows as its fan-out.
+        bound = uniform_bound(init, fan_in=width, fan_out=block.size)
+        parts["table"].uniform_(-bound, bound, generator=generator)
+        if "projection" in parts:
+            draw_projection(parts["projection"], init, generator)
 
     def of_slots(self, slots: Slots, column: int) -> Tensor:
         """One of the `slot_numbers` of each row's block, to combine with rows of those slots."""

@@ -203,7 +203,9 @@ class NamedOptimizer(NamedParts):
         table_lr: float | None = None,
         weight_decay: float = 0.0,
     ) -> None:
-        """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another.
+        """Make it; `table_lr` is for tables of embeddings, if it is another.
+
+        Projections take `lr`: every row of their block moves them in each step, as those of an MLP.
 
         The `weight_decay` is that of embeddings and matrices; an MLP's biases have none.
         """
@@ -214,7 +216,7 @@ class NamedOptimizer(NamedParts):
         parts = optimizers_of(
             kind,
             parameters,
-            embedding_parameters(model),
+            table_parameters(model),
             sparse=sparse_parameters(model),
             lr=lr,
             table_lr=lr if table_lr is None else table_lr,
@@ -233,7 +235,7 @@ def optimizers_of(
     table_lr: float,
     weight_decay: float,
 ) -> list[Optimizer]:
-    """Make PyTorch's optimizers of all parameters, of which those in `tables` are of embeddings."""
+    """Make PyTorch's optimizers of all parameters, of which those in `tables` are tables of embeddings."""
     groups: dict[tuple[float, float], Named] = {}
     for name, parameter in parameters.items():
         decay = weight_decay if name in tables or parameter.dim() > 1 else 0.0
@@ -258,14 +260,15 @@ def sparse_parameters(model: nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if id(parameter) in found}
 
 
-def embedding_parameters(model: nn.Module) -> set[str]:
-    """Names of the parameters of embeddings: of mixed layers, projections too, and of nn.Embedding."""
+def table_parameters(model: nn.Module) -> set[str]:
+    """Names of the tables of embeddings: of mixed layers, without projections, and of nn.Embedding."""
     layers = [
         module
         for module in model.modules()
         if hasattr(module, "row_sparse_tables") or isinstance(module, nn.Embedding | nn.EmbeddingBag)
     ]
-    found = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    lifts = {id(getattr(layer, "lift", None)) for layer in layers}
+    found = {id(parameter) for layer in layers for parameter in layer.parameters()} - lifts
     return {name for name, parameter in model.named_parameters() if id(parameter) in found}
 
 

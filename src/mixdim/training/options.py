@@ -19,7 +19,7 @@ AUTO = "auto"  # the preset that is chosen from the data
 class TrainingOptions:
     """What `fit` needs to know beside model and data.
 
-    - `table_lr`: the learning rate of embeddings, projections included; None means `lr`.
+    - `table_lr`: the learning rate of tables of embeddings, without projections; None means `lr`.
     - `schedule`: how rates change from step to step: "constant", or from all of it to 0 over all epochs,
       "linear" or along a half "cosine". A run resumed with more epochs goes on with the rates that a
       run of so many has there.
