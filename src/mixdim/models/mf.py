@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mixdim.serving.graph import Graph
     from mixdim.serving.layer_graph import GraphInputs
 
-RATINGS_ENOUGH = 50  # for an id, on average: with so many, it learns better from 0
-
 
 @register("mf", takes=PAIRS, bands=8)
 class MatrixFactorization(PairModel):
@@ -66,8 +64,8 @@ class MatrixFactorization(PairModel):
 
     @classmethod
     def auto(cls, facts: Facts) -> Options:
-        """Where ids are rare, steps from 0 do not get to their biases before the vectors overfit."""
-        return cls.Options(from_baseline=facts.train_rows < RATINGS_ENOUGH * facts.num_ids)
+        """Begin where the baseline ends: vectors have the rest to learn."""
+        return cls.Options(from_baseline=True)
 
     @classmethod
     def build(

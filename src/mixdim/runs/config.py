@@ -51,7 +51,10 @@ class RunConfig:
     )
     model_options: Mapping[str, Any] = field(default_factory=dict)  # those of the model's own
     init: str | None = opt(
-        help="How weights are drawn: xavier, he_fan_in or he_fan_out; xavier if not given.", panel=MODEL
+        help="How weights are drawn: xavier, he_fan_in, he_fan_out or aligned, where projections begin as "
+        "parts of the identity.",
+        panel=MODEL,
+        from_data=True,
     )
     temperature: float | None = opt(
         help="0 gives every row one width, 1 widths in proportion to popularity; 0.3 if only one of "
@@ -87,9 +90,9 @@ class RunConfig:
         panel=TRAINING,
     )
     optimizer: str | None = opt(help="amsgrad, adam, adagrad or sgd.", panel=TRAINING)
-    lr: float | None = opt(help="Learning rate.", panel=TRAINING, from_data=True)
+    lr: float | None = opt(help="Learning rate of all but tables.", panel=TRAINING, from_data=True)
     table_lr: float | None = opt(
-        help="Learning rate of the embeddings, projections included; --lr if that is given.",
+        help="Learning rate of tables of embeddings; --lr if the preset has one rate for all.",
         panel=TRAINING,
         from_data=True,
     )

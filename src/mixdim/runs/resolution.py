@@ -61,11 +61,13 @@ def resolved_for(
             untrained_unknown=untrained_unknown,
             optimizer=str(found.optimizer),
             lr=config.lr,
+            shows_vectors=model.shows_vectors,
         )
         own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
         if config.method is not None and "first_order" in own:
             own["first_order"] = False  # methods are compared by the bytes of embeddings alone
-        found = found.merged_with(_defaults_of(training, own))
+        init = "aligned" if training.penalty else "xavier"
+        found = found.merged_with(replace(_defaults_of(training, own), init=init))
     options = found.model_options
     contains = model.contains(task_of(task).baseline, model.Options(**options))
     if not options.get("from_baseline") or contains:
@@ -97,7 +99,7 @@ def without_data(config: RunConfig) -> RunConfig:
             bands=None if decided or model is None else model.bands,
             bits=None if config.plan is not None else 32,  # a plan has its own
             preset=name,
-            init="xavier",
+            init=None if name == AUTO else "xavier",
             tensorboard=False,
         )
     )

@@ -36,9 +36,8 @@ def uniform_bound(init: Init, *, fan_in: int, fan_out: int) -> float:
 def draw_projection(projection: Tensor, init: Init, generator: torch.Generator | None) -> None:
     """Draw a projection (width, base_dim) in place.
 
-    "aligned" draws nothing: a projection begins as the first rows of the identity. So a narrow vector has
-    the first numbers of a wide one, and the dot product of two of any widths means the same from the
-    first step on; otherwise the projections of all blocks have to turn to each other first.
+    "aligned" draws nothing: a projection begins as the first rows of the identity. So vectors of all
+    blocks have their first numbers in common; others have to turn to each other in training.
     """
     if init == "aligned":
         projection.zero_()

@@ -58,7 +58,7 @@ def fit(
     (2, ['middle', 'popular', 'rare'])
     """
     if options is None:
-        options = _chosen(dataset, changes)
+        options = _chosen(model, dataset, changes)
     options = replace(options, **changes)
     if resume and out is None:
         raise ValueError("resume needs out, the folder of the run to continue")
@@ -67,7 +67,7 @@ def fit(
     return trainer.run(resume=resume)
 
 
-def _chosen(data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
+def _chosen(model: nn.Module, data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
     """What is done if nobody says how to train, as far as the optimizer and rate that are said allow."""
     return auto_options(
         task_of(data.task).name,
@@ -75,4 +75,5 @@ def _chosen(data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
         untrained_unknown=getattr(data, "untrained_unknown", ()),
         optimizer=changes.get("optimizer", "amsgrad"),
         lr=changes.get("lr"),
+        shows_vectors=getattr(model, "shows_vectors", False),
     )

@@ -235,7 +235,7 @@ def optimizers_of(
     table_lr: float,
     weight_decay: float,
 ) -> list[Optimizer]:
-    """Make PyTorch's optimizers of all parameters, of which those in `tables` are tables of embeddings."""
+    """Make PyTorch's optimizers of all parameters; those in `tables` are tables of embeddings."""
     groups: dict[tuple[float, float], Named] = {}
     for name, parameter in parameters.items():
         decay = weight_decay if name in tables or parameter.dim() > 1 else 0.0

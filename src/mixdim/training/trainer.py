@@ -110,7 +110,7 @@ class Trainer:
         strength, dropout = self.options.penalty, self.options.unknown_dropout
         if not strength:
             return None
-        if not self.task.has_penalty:
+        if self.task.penalized_pace is None:
             raise ValueError(f"penalty is for ratings, the task of the data is {self.task.name!r}")
         if not getattr(getattr(self.learner, "module", self.learner.model), "shows_vectors", False):
             raise ValueError(
