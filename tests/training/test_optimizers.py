@@ -13,7 +13,7 @@ from mixdim.planning.plan import OPTIMIZER_STATE
 from mixdim.training.optimizers import (
     OPTIMIZERS,
     NamedOptimizer,
-    embedding_parameters,
+    table_parameters,
     sparse_parameters,
 )
 from mixdim.training.rates import SCHEDULES, rate_factor
@@ -71,7 +71,7 @@ def test_embeddings_may_have_a_learning_rate_of_their_own(name, model_name):
         return model.state_dict()
 
     slow, quick, own = after_a_step(lr=0.01), after_a_step(lr=0.04), after_a_step(lr=0.01, table_lr=0.04)
-    same, embeddings = after_a_step(lr=0.01, table_lr=0.01), embedding_parameters(before)
+    same, embeddings = after_a_step(lr=0.01, table_lr=0.01), table_parameters(before)
     parts = {key.partition(".")[0] for key in embeddings}
     assert parts <= {"embeddings", "user_embedding", "item_embedding", "biases"}
     for key in before.state_dict():
@@ -80,7 +80,7 @@ def test_embeddings_may_have_a_learning_rate_of_their_own(name, model_name):
 
 
 def test_tables_of_other_modules_are_embeddings_too():
-    assert embedding_parameters(OwnModel(ratings())) == {"users.weight", "items.weight"}
+    assert table_parameters(OwnModel(ratings())) == {"users.weight", "items.weight"}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -167,7 +167,7 @@ def test_rates_and_decay_fall_as_with_a_scheduler_of_pytorch(schedule):
 def test_with_its_own_rate_an_embedding_has_the_decay_of_that_rate(model_name):
     """Of a model without gradients but zeros only the decay is left."""
     model = small_model(model_name, MODELS[model_name]())
-    before, tables = copy.deepcopy(model.state_dict()), embedding_parameters(model)
+    before, tables = copy.deepcopy(model.state_dict()), table_parameters(model)
     optimizer = NamedOptimizer("amsgrad", model, lr=0.01, table_lr=0.04, weight_decay=5.0)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mixdim.layer.bags import Pooling
 from mixdim.layer.embedding_base import MixedEmbeddingBase
-from mixdim.models.samples import Samples, Seen
+from mixdim.models.samples import Samples
 from mixdim.models.tables import count_trained
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init
@@ -141,8 +141,11 @@ class Model(nn.Module):
         """Let the model begin as the baseline that it contains, with the same outputs."""
         raise ValueError(f"{type(self).__name__} does not contain a baseline to begin as")
 
-    def forward(self, samples: Samples, seen: Seen | None = None) -> Tensor:
-        """Return one number of each sample: (batch,); tell `seen` what was looked up for them."""
+    def forward(self, samples: Samples) -> Tensor:
+        """Return one number of each sample: (batch,).
+
+        Of a model that shows its vectors, `forward(samples, seen)` tells them to a `Seen`.
+        """
         raise NotImplementedError
 
     @property

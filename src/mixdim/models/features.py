@@ -14,7 +14,7 @@ from mixdim.layer.embedding import FeatureEmbeddings
 from mixdim.layer.embedding_base import MixedEmbeddingBase, empty_layer
 from mixdim.models.base import Baseline, Drawn, Model
 from mixdim.models.first_order import FirstOrder
-from mixdim.models.samples import Samples, Seen, check_shape
+from mixdim.models.samples import Samples, check_shape
 from mixdim.models.tables import FeatureLayer, count_trained, layer_of_all_features, rows_of
 from mixdim.planning.plan import Plan
 
@@ -107,7 +107,7 @@ class FeatureModel(Model):
         self.first_order.start_from(baseline)
         self.start_with_zero()
 
-    def forward(self, samples: Samples, seen: Seen | None = None) -> Tensor:
+    def forward(self, samples: Samples) -> Tensor:
         """Return the output of each sample: (batch,).
 
         With bags, columns of `samples.ids` are the features without bags, in the order of the plan.

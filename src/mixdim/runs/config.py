@@ -46,13 +46,14 @@ class RunConfig:
 
     data: str | None = opt(help="A prepared folder.", metavar="<path>", decides=False)
     model: str | None = opt(
-        help=f"One of {', '.join(MODEL_OPTIONS)}; if not given, dlrm for clicks and mf for ratings.",
+        help=f"One of {', '.join(MODEL_OPTIONS)}; if not given, dlrm for clicks, and for ratings "
+        "mf of two features, deepfm of others.",
         panel=MODEL,
     )
     model_options: Mapping[str, Any] = field(default_factory=dict)  # those of the model's own
     init: str | None = opt(
-        help="How weights are drawn: xavier, he_fan_in, he_fan_out or aligned, where projections begin as "
-        "parts of the identity.",
+        help="How weights are drawn: xavier, he_fan_in or he_fan_out; or aligned, with projections that "
+        "begin as parts of the identity.",
         panel=MODEL,
         from_data=True,
     )

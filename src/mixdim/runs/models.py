@@ -176,7 +176,14 @@ def tables_of(model: Model) -> dict[str, np.ndarray]:
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
     """Refuse a model that cannot read the data."""
     assert config.model is not None
-    takes, facts = model_named(config.model).takes, facts_of(dataset)
+    model, facts = model_named(config.model), facts_of(dataset)
+    takes = model.takes
+    penalized = [name for name, one in MODELS.items() if one.shows_vectors]
+    if config.penalty and (config.model not in penalized or dataset.task != model.task):
+        raise ValueError(
+            f"--penalty is for ratings with --model {' or '.join(penalized)}, "
+            f"got model {config.model!r} and the task {dataset.task!r}"
+        )
     if not takes.reads(facts):
         others = [name for name, other in MODELS.items() if other.takes.reads(facts)]
         raise ValueError(

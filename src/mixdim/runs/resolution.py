@@ -14,6 +14,7 @@ from mixdim.data import Dataset
 from mixdim.models import Facts, model_named
 from mixdim.planning.methods import method_named
 from mixdim.runs.config import RunConfig, run_options
+from mixdim.runs.models import facts_of
 from mixdim.storages.rows import check_bits
 from mixdim.tasks import TASKS, task_of
 from mixdim.training.auto import auto_options
@@ -26,8 +27,9 @@ MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's opti
 def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:
     """Fill in what a config does not give, for a data set; paths are absolute then."""
     start, stop = dataset.splits["train"]
+    model = default_model(dataset) if config.model is None else config.model
     found = resolved_for(
-        config,
+        replace(config, model=model),
         dataset.task,
         dataset.untrained_unknown,
         train_rows=max(1, stop - start),
@@ -77,6 +79,13 @@ def resolved_for(
         needs = [*model.baseline_needs, f"data with the task {' or '.join(tasks)}"]
         raise ValueError(f"from_baseline of model {name!r} needs {' and '.join(needs)}")
     return replace(found, model_options={**options, "from_baseline": False})
+
+
+def default_model(dataset: Dataset) -> str:
+    """The model of a data set if nobody says: that of its task, if it reads such features."""
+    task = task_of(dataset.task)
+    reads = model_named(task.default_model).takes.reads(facts_of(dataset))
+    return task.default_model if reads else task.any_features_model
 
 
 def without_data(config: RunConfig) -> RunConfig:

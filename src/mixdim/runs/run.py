@@ -150,7 +150,7 @@ class Run:
         - `group`: of a run with the option `distributed`, the group of `mixdim.distributed.init()`; all
           its processes call this, and process 0 writes.
         - `known_baselines`: baselines that were measured before, by the fingerprint of their data.
-        - `tuned`: what was tried to find the weight decay, for the summary.
+        - `tuned`: what was tried to find the penalty or weight decay, for the summary.
         """
         check_group(self.path, self.config, group)
         speaks, new, summary = group.rank == 0, self._new, self.summary

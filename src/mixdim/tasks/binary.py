@@ -54,6 +54,7 @@ BINARY = Task(
     constant_output=_constant_logit,
     baseline="logistic",
     default_model="dlrm",
+    any_features_model="dlrm",
     paper_preset="paper-ctr",
     pace=Pace(
         least_epochs=1,

@@ -34,6 +34,7 @@ RATING = Task(
     constant_output=lambda mean_target: mean_target,
     baseline="biases",
     default_model="mf",
+    any_features_model="deepfm",
     paper_preset="paper-cf",
     pace=Pace(
         least_epochs=5,

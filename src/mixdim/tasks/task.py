@@ -49,6 +49,7 @@ class Task:
     - `rows(outputs, targets, name)`: both as float64 (rows,), or an error if they are not of this task.
     - `constant_output(mean_target)`: the output with the least loss, if it is the same for all rows.
     - `baseline`: the simple model that runs are compared with: "logistic" or "biases".
+    - `any_features_model`: the default model where `default_model` cannot read the data.
     - `default_model`, `paper_preset`, `pace`: what a run takes if nothing is said, the paper's protocol,
       and what the preset "auto" needs to know.
     - `penalized_pace`: the same for models that tell what they look up, if training can have a penalty.
@@ -71,6 +72,7 @@ class Task:
     constant_output: Callable[[float], float]
     baseline: str
     default_model: str
+    any_features_model: str
     paper_preset: str
     pace: Pace
     penalized_pace: Pace | None
