@@ -13,8 +13,8 @@ from mixdim.planning.plan import OPTIMIZER_STATE
 from mixdim.training.optimizers import (
     OPTIMIZERS,
     NamedOptimizer,
-    table_parameters,
     sparse_parameters,
+    table_parameters,
 )
 from mixdim.training.rates import SCHEDULES, rate_factor
 from training_data import OwnModel, clicks, ratings, small_model

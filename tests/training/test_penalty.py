@@ -35,7 +35,8 @@ def model_with(storage, *, dtype, **options):
             plan = plan.with_storage(name, storage)
     generator = torch.Generator().manual_seed(1)
     sides = [
-        mixdim.MixedDimEmbedding(plan[name], dtype=dtype, generator=generator, **options) for name in plan
+        mixdim.MixedDimEmbedding(plan[name], dtype=dtype, generator=generator, **options)
+        for name in plan
     ]
     model = MatrixFactorization(*sides, mean=3.5, biases=True).to(dtype)
     for bias in model.biases.values():
@@ -114,7 +115,9 @@ def test_the_loss_that_is_told_is_without_the_penalty_and_a_strong_one_shrinks_v
     def norm_after(penalty):
         torch.manual_seed(0)
         model = small_model("mf", ratings())
-        before = LocalLearner(model, OPTIONS).forward(next(iter(ratings().batches("train", batch_size=150))))
+        before = LocalLearner(model, OPTIONS).forward(
+            next(iter(ratings().batches("train", batch_size=150)))
+        )
         first = (before - next(iter(ratings().batches("train", batch_size=150))).target).square().mean()
         told = replace(OPTIONS, penalty=penalty, shuffle=False)
         trainer = Trainer(LocalLearner(model, told), ratings(), told)
