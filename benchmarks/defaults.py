@@ -3,7 +3,7 @@
 RAW holds ml-1m.zip and criteo_kaggle_17583.tsv; data and the records of all runs go to OUT, so that the
 same command goes on after a stop. Of each case, at base_dim 16 and temperature 0.3: the baseline, the
 default of before (`paper-cf`, or `clicks`), that of now (`auto`), with several seeds, and of ratings the
-best in validation of the latter with other weight decays, with the first seed.
+best in validation of the latter with other penalties, with the first seed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps.frame import with_deviation
 from mixdim.runs.sweeps.records import Record
 from mixdim.runs.sweeps.sweep import RunRequest, run_sweep
-from mixdim.runs.sweeps.tune import WEIGHT_DECAYS
+from mixdim.runs.sweeps.tune import TRIED
 
 MOVIELENS, CRITEO = "ml-1m.zip", "criteo_kaggle_17583.tsv"
 CASES: dict[str, Callable[[Path, Path], Any]] = {
@@ -79,9 +79,9 @@ def _measured(case: str, folder: Path, records: Path, seeds: int) -> list[list[s
     new = trained(usual, seeds)
     named = {f"before ({OLD[task]})": trained(replace(usual, preset=OLD[task]), seeds), "now": new}
     if task == "rating":
-        tried = [trained(replace(usual, weight_decay=decay), 1)[0] for decay in WEIGHT_DECAYS]
-        best = min(tried, key=lambda summary: loss(summary, "validation"))
-        named[f"best of {len(tried)} weight decays: {best['weight_decay']:g}"] = [best]
+        tried = {one: trained(replace(usual, penalty=one), 1)[0] for one in TRIED["penalty"]}
+        best = min(tried, key=lambda penalty: loss(tried[penalty], "validation"))
+        named[f"best of {len(tried)} penalties: {best:g}"] = [tried[best]]
     baselines = {split: baseline_losses(new[0], split) for split in ("validation", "test")}
     name = list(baselines["test"])[-1]
     rows = [[case, name, *(f"{of[name]:.4f}" for of in baselines.values()), "", ""]]

@@ -99,7 +99,6 @@ def test_without_data_a_printed_config_leaves_out_what_depends_on_it(capsys, tmp
     printed = printed_config(capsys, tmp_path, "--base-dim", "4", "--lr", "0.1")
     assert printed.given() == {
         **{
-            "init": "xavier",
             "temperature": 0.3,
             "base_dim": 4,
             "rounding": "power_of_two",

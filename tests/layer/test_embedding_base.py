@@ -59,6 +59,17 @@ class TestParameters:
             assert found.std().item() == pytest.approx(reference.std().item(), rel=0.15)
             assert abs(found.mean().item()) < found.std().item()
 
+    def test_an_aligned_start_has_one_deviation_and_projections_that_are_parts_of_the_identity(self):
+        plan = mixdim.plan([300, 10_000], temperature=0.4, base_dim=32)
+        narrow = plan.blocks[1].dim
+        layer = FeatureEmbeddings(plan, init="aligned", generator=generator_of(0))
+        assert torch.equal(layer.lift, torch.eye(32)[:narrow])
+        wide, lifted = (layer.dense_weight(name) for name in plan)
+        assert not lifted[:, narrow:].any()
+        for drawn in (wide, lifted[:, :narrow]):
+            assert drawn.std().item() == pytest.approx(0.1, rel=0.02)
+            assert drawn.abs().max().item() <= 0.1 * 3**0.5 * 1.0001
+
     def test_xavier_bounds_are_those_of_the_formula(self):
         layer = MixedDimEmbedding(mixdim.plan([10_000], temperature=0, base_dim=16))
         bound = math.sqrt(6 / (10_000 + 16))

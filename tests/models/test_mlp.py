@@ -38,5 +38,7 @@ def test_arguments_that_do_not_fit_are_named():
         mlp([4, 2.5, 1])
     with pytest.raises(ValueError, match=r"an input and an output at least, got \(4,\)"):
         mlp([4])
-    with pytest.raises(ValueError, match="init must be one of xavier, he_fan_in, he_fan_out, got 'he'"):
+    with pytest.raises(
+        ValueError, match="init must be one of xavier, he_fan_in, he_fan_out, aligned, got 'he'"
+    ):
         mlp([4, 1], init="he")

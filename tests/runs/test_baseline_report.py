@@ -15,7 +15,8 @@ from mixdim.runs.summary import advice_after
 from mixdim.runs.sweeps.measure import SolvedRun, known_baselines, train_and_measure
 from mixdim.runs.sweeps.tables import comparison_table, sweep_table
 from mixdim.training import baselines
-from mixdim.training.baselines import baselines_of, shrunken_biases
+from mixdim.training.baselines import baselines_of
+from mixdim.training.random_effects import effects_of
 from report_records import finished
 from small_runs import told, trained
 from training_data import clicks, clicks_with_bags, ratings, small_config
@@ -50,10 +51,10 @@ def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_
     for fitted in (True, False):
         config = told("mf", epochs=1, lr=1e-9, from_baseline=fitted)
         tables = trained(config, tmp_path / str(fitted)).model().biases.parameters()
-        expected = [fitted * biases for biases in shrunken_biases(ratings()).biases]
+        expected = [fitted * biases for biases in effects_of(ratings()).biases]
         for table, biases in zip(tables, expected, strict=True):
             np.testing.assert_allclose(table.detach()[:, 0], biases, atol=1e-6)
-    assert max(map(np.ptp, shrunken_biases(ratings()).biases)) > 0.1
+    assert max(map(np.ptp, effects_of(ratings()).biases)) > 0.1
 
 
 @pytest.mark.parametrize("data", [clicks, clicks_with_bags])

@@ -36,7 +36,11 @@ def test_the_protocols_of_the_paper_have_their_names(task, name, model, bands):
 def test_what_is_not_given_is_chosen_from_the_data_and_written_down(task, model):
     config = RunConfig(budget="1M").resolved_for(task, ["user"], train_rows=40_000)
     assert (config.preset, config.model) == ("auto", model)
-    assert config.training_options() == auto_options(task, 40_000, untrained_unknown=["user"])
+    chosen = auto_options(
+        task, 40_000, untrained_unknown=["user"], shows_vectors=MODELS[model].shows_vectors
+    )
+    assert config.training_options() == chosen
+    assert config.init == ("aligned" if chosen.penalty else "xavier")
     assert config.resolved_for(task, train_rows=7) == config  # nothing is chosen again
     own = {"epochs": 3, "weight_decay": 0.0, "patience": 0, "unknown_dropout": False}
     changed = RunConfig(budget="1M", **own).resolved_for(task, ["user"], train_rows=40_000)
@@ -86,8 +90,7 @@ def test_a_model_begins_as_its_baseline_by_default_where_it_contains_it():
         found = config.resolved_for(task, train_rows=100, num_ids=num_ids)
         return found.model_options.get("from_baseline")
 
-    assert begins() is begins("binary") is begins("binary", num_ids=2) is True
-    assert begins(num_ids=2) is False  # 50 ratings for an id
+    assert begins() is begins(num_ids=2) is begins("binary") is begins("binary", num_ids=2) is True
     assert begins(model="ncf") is None
     assert begins("binary", model="dcn") is begins("binary", model="deepfm") is True
     assert begins("binary", model="mf") is True

@@ -18,8 +18,9 @@ from mixdim.data import Dataset
 from mixdim.data.table import prepare_table
 from mixdim.tasks import task_of
 from mixdim.training import baselines, first_order
-from mixdim.training.baselines import Rows, baselines_of, fit_biases
+from mixdim.training.baselines import baselines_of
 from mixdim.training.first_order import OPTIONS, Limited, fit_logistic
+from mixdim.training.random_effects import effects_of
 from training_data import clicks, clicks_with_bags, ratings
 
 
@@ -59,47 +60,19 @@ def test_the_constant_of_clicks_has_the_cross_entropy_of_the_two_shares():
         assert found[split]["auc"] == 0.5
 
 
-@pytest.mark.parametrize("shrinkage", [0.5, 10.0])
-def test_biases_solve_the_dense_ridge_problem(shrinkage):
-    rng = np.random.default_rng(0)
-    ids, sizes = np.stack([rng.integers(0, n - 1, 60) for n in (7, 5, 4)], axis=1), [7, 5, 4]
-    targets, mean = rng.normal(3.0, 1.0, 60), 3.2
-    found = fit_biases(
-        Rows(ids, targets), sizes, mean=mean, shrinkage=shrinkage, tolerance=1e-12, max_rounds=1000
-    )
-    design = np.concatenate([np.eye(n)[column] for n, column in zip(sizes, ids.T, strict=True)], axis=1)
-    normal = design.T @ design + shrinkage * np.eye(sum(sizes))
-    expected = np.linalg.solve(normal, design.T @ (targets - mean))
-    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-9)
-    assert [own[-1] for own in found] == [0, 0, 0]  # ids that no row has
-    # What moves last, and for long, is what features can take from each other: predictions stay.
-    roughly = fit_biases(Rows(ids, targets), sizes, mean=mean, shrinkage=shrinkage)
-    np.testing.assert_allclose(design @ np.concatenate(roughly), design @ expected, atol=0.02)
-
-
-def test_the_shrinkage_is_the_best_in_validation_and_the_metrics_are_its():
+def test_biases_are_the_random_effects_of_training_rows_alone():
     data, found = ratings(), baselines_of(ratings())["biases"]
-    task, rows = task_of("rating"), {s: data.rows(slice(*ends)) for s, ends in data.splits.items()}
-    losses = {}
-    for shrinkage in baselines.SHRINKAGES:
-        train = Rows(rows["train"].ids.numpy(), targets_of(data, "train"))
-        sizes = list(data.cardinalities.values())
-        users, items = fit_biases(
-            train, sizes, mean=data.mean_target, shrinkage=shrinkage, tolerance=1e-9, max_rounds=1000
+    task, effects = task_of("rating"), effects_of(data)
+    for split in ("validation", "test"):
+        ids = data.rows(slice(*data.splits[split])).ids.numpy()
+        predicted = data.mean_target + sum(
+            own[column] for own, column in zip(effects.biases, ids.T, strict=True)
         )
-        user, item = rows["validation"].ids.numpy().T
-        predicted = data.mean_target + users[user] + items[item]
-        losses[shrinkage] = task.measure(predicted, targets_of(data, "validation"))["mse"]
-    assert found["shrinkage"] == min(losses, key=losses.get)
-    assert found["validation"]["mse"] == pytest.approx(min(losses.values()), rel=1e-2)
+        expected = task.measure(predicted, targets_of(data, split))
+        assert found[split] == pytest.approx(expected)
+    assert found["shrinkage"] == dict(zip(data.single_valued, effects.shrinkages, strict=True))
     assert found["validation"]["mse"] < baselines_of(data)["constant"]["validation"]["mse"]
-    assert (found["train_rows"], found["shrinkages_tried"]) == (800, 4)
-
-
-def test_of_many_ratings_a_random_part_is_taken(monkeypatch):
-    monkeypatch.setattr(baselines, "MAX_ROWS", 300)
-    monkeypatch.setattr(baselines, "ROWS_AT_ONCE", 128)
-    assert baselines_of(ratings())["biases"]["train_rows"] == 384
+    assert found["train_rows"] == 800
 
 
 def test_values_never_seen_have_the_biases_of_nobody(tmp_path):
@@ -228,8 +201,6 @@ def test_an_empty_split_has_no_metrics(dataset, split, tmp_path):
     for one in found.values():
         assert one[split][objective] is None
         assert one[other[split]][objective] > 0
-    if dataset is ratings and split == "validation":
-        assert (found["biases"]["shrinkage"], found["biases"]["shrinkages_tried"]) == (10, 1)
 
 
 @pytest.mark.parametrize("dataset", [clicks, ratings])

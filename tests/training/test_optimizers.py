@@ -6,15 +6,17 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, SparseAdam
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR
 
 from mixdim.optim import SparseAMSGrad
 from mixdim.planning.plan import OPTIMIZER_STATE
 from mixdim.training.optimizers import (
     OPTIMIZERS,
     NamedOptimizer,
-    embedding_parameters,
     sparse_parameters,
+    table_parameters,
 )
+from mixdim.training.rates import SCHEDULES, rate_factor
 from training_data import OwnModel, clicks, ratings, small_model
 
 MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
@@ -69,7 +71,7 @@ def test_embeddings_may_have_a_learning_rate_of_their_own(name, model_name):
         return model.state_dict()
 
     slow, quick, own = after_a_step(lr=0.01), after_a_step(lr=0.04), after_a_step(lr=0.01, table_lr=0.04)
-    same, embeddings = after_a_step(lr=0.01, table_lr=0.01), embedding_parameters(before)
+    same, embeddings = after_a_step(lr=0.01, table_lr=0.01), table_parameters(before)
     parts = {key.partition(".")[0] for key in embeddings}
     assert parts <= {"embeddings", "user_embedding", "item_embedding", "biases"}
     for key in before.state_dict():
@@ -78,7 +80,7 @@ def test_embeddings_may_have_a_learning_rate_of_their_own(name, model_name):
 
 
 def test_tables_of_other_modules_are_embeddings_too():
-    assert embedding_parameters(OwnModel(ratings())) == {"users.weight", "items.weight"}
+    assert table_parameters(OwnModel(ratings())) == {"users.weight", "items.weight"}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -134,11 +136,38 @@ def test_weight_decay_is_that_of_adamw_for_all_but_the_biases_of_layers():
         torch.testing.assert_close(mine.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
 
 
+SCHEDULERS = {
+    "constant": lambda optimizer, steps: ConstantLR(optimizer, factor=1.0),
+    "linear": lambda optimizer, steps: LambdaLR(optimizer, lambda step: 1 - step / steps),
+    "cosine": lambda optimizer, steps: CosineAnnealingLR(optimizer, T_max=steps),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_rates_and_decay_fall_as_with_a_scheduler_of_pytorch(schedule):
+    dataset, steps = ratings(), 12
+    mine, theirs = OwnModel(dataset, dropout=0.0), OwnModel(dataset, dropout=0.0)
+    optimizer = NamedOptimizer("amsgrad", mine, lr=0.02, table_lr=0.05, weight_decay=0.5)
+    matrices = [theirs.users.weight, theirs.items.weight]
+    rest = [{"params": [theirs.head.weight]}, {"params": [theirs.head.bias], "weight_decay": 0.0}]
+    rest.append({"params": theirs.norm.parameters(), "weight_decay": 0.0})
+    groups = [{"params": matrices, "lr": 0.05}, *rest]
+    adamw = torch.optim.AdamW(groups, lr=0.02, weight_decay=0.5, amsgrad=True)
+    scheduler = SCHEDULERS[schedule](adamw, steps)
+    for number in range(steps):
+        optimizer.scale_rates(rate_factor(schedule, number, steps))
+        take_steps(mine, dataset, optimizer.step, first=number, count=1)
+        take_steps(theirs, dataset, adamw.step, first=number, count=1)
+        scheduler.step()
+    for name, expected in theirs.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("model_name", MODELS)
 def test_with_its_own_rate_an_embedding_has_the_decay_of_that_rate(model_name):
     """Of a model without gradients but zeros only the decay is left."""
     model = small_model(model_name, MODELS[model_name]())
-    before, tables = copy.deepcopy(model.state_dict()), embedding_parameters(model)
+    before, tables = copy.deepcopy(model.state_dict()), table_parameters(model)
     optimizer = NamedOptimizer("amsgrad", model, lr=0.01, table_lr=0.04, weight_decay=5.0)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)

@@ -65,7 +65,7 @@ def train(
         bool,
         typer.Option(
             "--tune",
-            help="First try 5 weight decays, and take the best in validation.",
+            help="First try 5 penalties or weight decays, and take the best in validation.",
             rich_help_panel=TRAINING,
         ),
     ] = False,
@@ -153,13 +153,13 @@ def evaluate(
 
 
 def _tuned(options: RunConfig, out: Path) -> tuple[RunConfig, dict[str, Any]]:
-    """Search for the weight decay; trials that an earlier call finished are not made again."""
+    """Search for the penalty or weight decay; finished trials of an earlier call are not made again."""
     from mixdim.runs.sweeps.sweep import SweepStopped
-    from mixdim.runs.sweeps.tune import tune_weight_decay
+    from mixdim.runs.sweeps.tune import tune
 
     try:
         with progress_bars(slow="runs") as progress:
-            found = tune_weight_decay(options, out, progress=progress, echo=typer.echo)
+            found = tune(options, out, progress=progress, echo=typer.echo)
     except SweepStopped as stopped:
         raise stopped_by(stopped.signal_name, f"{stopped}; the same command goes on") from None
     return found.config, found.tried
@@ -193,11 +193,12 @@ def _results(summary: dict[str, Any]) -> str:
         parts = summary.get("bytes_by_part", {"embeddings": summary["embedding_bytes"]})
         sizes = (f"{name} of {format_bytes(size)}" for name, size in parts.items())
         cost += f"; {' and '.join(sizes)} in {summary['bits']} bits"
-    tuning = summary.get("tuning")
-    searched = [] if tuning is None else [
-        f"weight decay {tuning['chosen']['weight_decay']:g} was chosen of {len(tuning['tried'])} that "
-        "were tried, by validation alone"
-    ]  # fmt: skip
+    tuning = summary.get("tuning") or {"chosen": {}}
+    searched = [
+        f"{option.replace('_', ' ')} {value:g} was chosen of {len(tuning['tried'])} that were tried, "
+        "by validation alone"
+        for option, value in tuning["chosen"].items()
+    ]
     return "\n".join([table, "", cost, *searched, *best_possible, *advice_after(summary)])
 
 

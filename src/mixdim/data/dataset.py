@@ -176,6 +176,11 @@ class Dataset:
         unseen = (f for f in self.meta.features if not self.counts[f.name][f.out_of_vocabulary])
         return tuple(feature.name for feature in unseen)
 
+    @property
+    def unknown_ids(self) -> dict[str, int]:
+        """The id of each feature that all values share which its vocabulary does not have."""
+        return {feature.name: feature.out_of_vocabulary for feature in self.meta.features}
+
     @cached_property
     def unknown_dropout(self) -> UnknownDropout:
         """Makes ids of training batches unknown, as `batches(..., unknown_dropout=True)` does."""

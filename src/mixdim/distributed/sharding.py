@@ -67,7 +67,7 @@ def shard(
     - `optimizer` of tables: "sgd", "adagrad" or "rowwise_adagrad"; FBGEMM has no other on a CPU.
     - `dense_optimizer` of all else: any of "amsgrad", "adam", "adagrad" and "sgd"; that of tables if not
       given.
-    - `lr`, `table_lr`: learning rates; the second is for embeddings, projections included.
+    - `lr`, `table_lr`: learning rates; the second is for tables.
     - `weight_decay`: decoupled, as in `mixdim.training.TrainingOptions`.
     - `sharding`, `replicate_below`: who holds which table: see docs/distributed.md.
     """
@@ -135,19 +135,18 @@ def shard(
         embeddings.draw_tables()
     _add_small_tables(learner, optimizer, table_lr, eps)
     dense = learner.dense
-    in_embeddings = tuple(inside(path, "") for path in found)
     dense.parts = optimizers_of(
         dense.kind,
         dense.parameters,
-        {name for name in dense.parameters if name.startswith(in_embeddings)},
+        (),
         sparse=set(),
         lr=lr,
         table_lr=table_lr,
         weight_decay=weight_decay,
     )
-    learner.table_decay = 1 - table_lr * weight_decay
+    learner.table_decay = table_lr * weight_decay
     for embeddings in found.values():
-        embeddings.records_numbers = learner.table_decay < 1
+        embeddings.records_numbers = learner.table_decay > 0
     return learner
 
 

@@ -94,6 +94,7 @@ class Model(nn.Module):
     - `task`: what its outputs mean if nobody says: "binary" (logits) or "rating".
     - `one_layer`: whether one layer has all features, so that they can share an array.
     - `baselines`: the simple models that it contains, with these options on (`baseline_needs`).
+    - `shows_vectors`: whether `forward` tells what it looks up, which a penalty needs.
     - `first_order`: its first-order weights, if it has any.
     """
 
@@ -104,6 +105,7 @@ class Model(nn.Module):
     one_layer: ClassVar[bool] = True
     baselines: ClassVar[tuple[str, ...]] = ()
     baseline_needs: ClassVar[tuple[str, ...]] = ()
+    shows_vectors: ClassVar[bool] = False
     num_dense: int = 0
     first_order: FirstOrder | None
 
@@ -145,7 +147,10 @@ class Model(nn.Module):
         raise ValueError(f"{type(self).__name__} does not contain a baseline to begin as")
 
     def forward(self, samples: Samples) -> Tensor:
-        """Return one number of each sample: (batch,)."""
+        """Return one number of each sample: (batch,).
+
+        Of a model that shows its vectors, `forward(samples, seen)` tells them to a `Seen`.
+        """
         raise NotImplementedError
 
     @property

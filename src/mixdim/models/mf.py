@@ -16,15 +16,13 @@ from mixdim.layer.embedding_base import MixedEmbeddingBase, empty_layer
 from mixdim.layer.scores import dot_scores
 from mixdim.models.base import PAIRS, PANEL, Baseline, Drawn, Facts, MakeLayer, register
 from mixdim.models.pairs import PairModel, mixed_table, sides_of, user_and_item_ids
-from mixdim.models.samples import Samples
+from mixdim.models.samples import Samples, Seen
 from mixdim.models.tables import common_width, number_plan
 from mixdim.planning.plan import Plan
 
 if TYPE_CHECKING:
     from mixdim.serving.graph import Graph
     from mixdim.serving.layer_graph import GraphInputs
-
-RATINGS_ENOUGH = 50  # for an id, on average: with so many, it learns better from 0
 
 
 @register("mf", takes=PAIRS, bands=8)
@@ -71,8 +69,8 @@ class MatrixFactorization(PairModel):
 
     @classmethod
     def auto(cls, facts: Facts) -> Options:
-        """Where ids are rare, steps from 0 do not get to their biases before the vectors overfit."""
-        return cls.Options(from_baseline=facts.train_rows < RATINGS_ENOUGH * facts.num_ids)
+        """Begin where the baseline ends: vectors have the rest to learn."""
+        return cls.Options(from_baseline=True)
 
     @classmethod
     def numbers_per_id(cls, options: Options) -> int:
@@ -119,12 +117,20 @@ class MatrixFactorization(PairModel):
         """The layers that the plan is of: biases are not."""
         return [side for side in self.sides if isinstance(side, MixedEmbeddingBase)]
 
-    def forward(self, samples: Samples) -> Tensor:
+    def forward(self, samples: Samples, seen: Seen | None = None) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
         ids = user_and_item_ids(samples)
-        ratings = dot_scores(self.user_embedding, ids[0], self.item_embedding, ids[1]) + self.mean
-        for bias, ids_of_side in zip(self.biases.values(), ids, strict=False):  # none, or both
-            ratings = ratings + bias(ids_of_side).squeeze(1)
+        if seen is None:
+            ratings = dot_scores(self.user_embedding, ids[0], self.item_embedding, ids[1])
+        else:
+            users, items = self.look_up(ids, seen)
+            ratings = (users * items).sum(1)
+        ratings = ratings + self.mean
+        for column, bias in enumerate(self.biases.values()):  # none, or both
+            of_side = bias(ids[column]).squeeze(1)
+            ratings = ratings + of_side
+            if seen is not None:
+                seen.biases(column, of_side)
         return ratings
 
     def pair_vectors(self, column: int, ids: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 # Uniform in [-b, b] with b = sqrt(6 / (fan_in + fan_out)), or sqrt(6 / fan) for He: as for the tables.
 _DRAW: dict[Init, Callable[..., Tensor]] = {
     "xavier": nn.init.xavier_uniform_,
+    "aligned": nn.init.xavier_uniform_,  # it is about tables
     "he_fan_in": partial(nn.init.kaiming_uniform_, mode="fan_in", nonlinearity="relu"),
     "he_fan_out": partial(nn.init.kaiming_uniform_, mode="fan_out", nonlinearity="relu"),
 }

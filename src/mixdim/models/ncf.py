@@ -13,7 +13,7 @@ from mixdim._util.options import opt
 from mixdim.models.base import PAIRS, PANEL, Drawn, Facts, MakeLayer, register
 from mixdim.models.mlp import layers_in_graph, mlp, single_column
 from mixdim.models.pairs import PairModel, mixed_table, sides_of, user_and_item_ids
-from mixdim.models.samples import Samples
+from mixdim.models.samples import Samples, Seen
 from mixdim.models.tables import width
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init
@@ -75,10 +75,9 @@ class NeuralCollaborativeFiltering(PairModel):
         both = sum(width(embedding, name) for name, embedding in sides.items())
         self.mlp = mlp((both, *hidden, 1), activation=nn.LeakyReLU, init=init, generator=generator)
 
-    def forward(self, samples: Samples) -> Tensor:
+    def forward(self, samples: Samples, seen: Seen | None = None) -> Tensor:
         """Return the rating of each sample: (batch,). Reads only `samples.ids`: users, then items."""
-        user_ids, item_ids = user_and_item_ids(samples)
-        both = torch.cat([self.user_embedding(user_ids), self.item_embedding(item_ids)], dim=1)
+        both = torch.cat(self.look_up(user_and_item_ids(samples), seen), dim=1)
         return self.mlp(both).squeeze(1) + self.mean
 
     def to_graph(self, graph: Graph, inputs: GraphInputs) -> str:

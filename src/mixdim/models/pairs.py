@@ -12,7 +12,7 @@ from mixdim.layer.bags import Pooling
 from mixdim.layer.embedding import MixedDimEmbedding
 from mixdim.layer.embedding_base import empty_layer
 from mixdim.models.base import Drawn, MakeLayer, Model
-from mixdim.models.samples import Samples, check_shape
+from mixdim.models.samples import Samples, Seen, check_shape
 from mixdim.models.tables import count_trained, rows_of
 from mixdim.planning.plan import Plan
 
@@ -37,6 +37,7 @@ class PairModel(Model):
 
     task = "rating"
     one_layer = False
+    shows_vectors = True
     mean: Tensor
 
     def __init__(
@@ -62,6 +63,14 @@ class PairModel(Model):
         if users.keys() == items.keys():  # such as those of two nn.Embedding
             users, items = {"user": sum(users.values())}, {"item": sum(items.values())}
         return users | items
+
+    def look_up(self, ids: tuple[Tensor, Tensor], seen: Seen | None) -> tuple[Tensor, Tensor]:
+        """The vectors of users and of items: (batch,) twice -> (batch, width) twice."""
+        users, items = self.user_embedding(ids[0]), self.item_embedding(ids[1])
+        if seen is not None:
+            seen.vectors(0, users)
+            seen.vectors(1, items)
+        return users, items
 
     def sides_in_graph(self, inputs: GraphInputs) -> tuple[list[str], list[str]]:
         """Vectors (batch, base_dim) of users and of items in an ONNX graph, and their ids (batch,)."""

@@ -32,6 +32,16 @@ class Samples(Protocol):
         """
 
 
+class Seen(Protocol):
+    """Takes what a model looks up for a batch, by column of `Samples.ids`: a penalty in its loss."""
+
+    def vectors(self, column: int, vectors: Tensor) -> None:
+        """Take the vectors of a column of ids: (batch, width)."""
+
+    def biases(self, column: int, biases: Tensor) -> None:
+        """Take the numbers of a column of ids that are added to the output: (batch,)."""
+
+
 def check_shape(tensor: Tensor, name: str, columns: int, meaning: str) -> None:
     """Say which shape a tensor of samples must have, if it is not (batch, columns).
 

@@ -47,12 +47,16 @@ class RunConfig:
 
     data: str | None = opt(help="A prepared folder.", metavar="<path>", decides=False)
     model: str | None = opt(
-        help=f"One of {', '.join(MODEL_OPTIONS)}; if not given, dlrm for clicks and mf for ratings.",
+        help=f"One of {', '.join(MODEL_OPTIONS)}; if not given, dlrm for clicks, and for ratings "
+        "mf of two features, deepfm of others.",
         panel=MODEL,
     )
     model_options: Mapping[str, Any] = field(default_factory=dict)  # those of the model's own
     init: str | None = opt(
-        help="How weights are drawn: xavier, he_fan_in or he_fan_out; xavier if not given.", panel=MODEL
+        help="How weights are drawn: xavier, he_fan_in or he_fan_out; or aligned, with projections that "
+        "begin as parts of the identity.",
+        panel=MODEL,
+        from_data=True,
     )
     temperature: float | None = opt(
         help="0 gives every row one width, 1 widths in proportion to popularity; 0.3 if only one of "
@@ -88,9 +92,9 @@ class RunConfig:
         panel=TRAINING,
     )
     optimizer: str | None = opt(help=f"One of {', '.join(OPTIMIZER_NAMES)}.", panel=TRAINING)
-    lr: float | None = opt(help="Learning rate.", panel=TRAINING, from_data=True)
+    lr: float | None = opt(help="Learning rate of all but tables.", panel=TRAINING, from_data=True)
     table_lr: float | None = opt(
-        help="Learning rate of the embeddings, projections included; --lr if that is given.",
+        help="Learning rate of tables of embeddings; --lr if the preset has one rate for all.",
         panel=TRAINING,
         from_data=True,
     )
@@ -98,6 +102,18 @@ class RunConfig:
         help="Decoupled weight decay, applied to the rows of the batch; 0 disables it.",
         panel=TRAINING,
         absent=0.0,
+        from_data=True,
+    )
+    penalty: float | None = opt(
+        help="Strength of a penalty on what ratings look up, in their loss; 0 disables it.",
+        panel=TRAINING,
+        absent=0.0,
+        from_data=True,
+    )
+    schedule: str | None = opt(
+        help="How learning rates change: constant, or to 0 over all epochs: linear or cosine.",
+        panel=TRAINING,
+        absent="constant",
         from_data=True,
     )
     batch_size: int | None = opt(help="Samples a step.", panel=TRAINING, from_data=True)

@@ -24,7 +24,8 @@ OPTIMIZERS = ("adagrad", "sgd")
 
 def for_ranks(config: RunConfig, dataset: Dataset) -> RunConfig:
     """Fill in what many processes have otherwise, and refuse what there is not on them."""
-    name = task_of(dataset.task).default_model if config.model is None else config.model
+    task = task_of(dataset.task)
+    name = task.any_features_model if config.model is None else config.model
     if not model_named(name).one_layer:
         others = " or ".join(name for name, model in MODELS.items() if model.one_layer)
         raise ValueError(f"--distributed trains --model {others}, got {name!r}")

@@ -4,7 +4,7 @@ config.toml      every option
 plan.json        how blocks are stored; large orders of ids lie beside it
 metrics.jsonl    losses and validations as they came
 checkpoint/      the newest two states, and the best weights
-tuning.json      what was tried before, if its weight decay was searched for
+tuning.json      what was tried before, if its penalty or weight decay was searched for
 summary.json     how it ended
 """
 

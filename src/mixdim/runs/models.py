@@ -19,11 +19,11 @@ from mixdim.models.base import MakeLayer
 from mixdim.planning.plan import Plan
 from mixdim.tasks import task_of
 from mixdim.training import Checkpoints, load_weights
-from mixdim.training.baselines import shrunken_biases
 from mixdim.training.checkpoint import CheckpointError
 from mixdim.training.evaluation import Progress
 from mixdim.training.first_order import LogisticRegression, fit_logistic, moments
 from mixdim.training.group import ALONE, Group
+from mixdim.training.random_effects import effects_of
 
 if TYPE_CHECKING:
     from mixdim.data import Dataset
@@ -112,7 +112,7 @@ def fit_baseline(
         return None, None
     task = task_of(dataset.task)
     if first_order is None and task.baseline == "biases":
-        biases = map(torch.from_numpy, shrunken_biases(dataset).biases)
+        biases = map(torch.from_numpy, effects_of(dataset).biases)
         return Baseline(dict(zip(dataset.single_valued, biases, strict=True))), None
     if first_order is None:
         constant = task.constant_output(dataset.mean_target)
@@ -199,7 +199,14 @@ def tables_of(model: Model) -> dict[str, np.ndarray]:
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
     """Refuse a model that cannot read the data."""
     assert config.model is not None
-    takes, facts = model_named(config.model).takes, facts_of(dataset)
+    model, facts = model_named(config.model), facts_of(dataset)
+    takes = model.takes
+    penalized = [name for name, one in MODELS.items() if one.shows_vectors]
+    if config.penalty and (config.model not in penalized or dataset.task != model.task):
+        raise ValueError(
+            f"--penalty is for ratings with --model {' or '.join(penalized)}, "
+            f"got model {config.model!r} and the task {dataset.task!r}"
+        )
     if not takes.reads(facts):
         others = [name for name, other in MODELS.items() if other.takes.reads(facts)]
         raise ValueError(

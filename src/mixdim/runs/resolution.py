@@ -15,6 +15,7 @@ from mixdim.models import Facts, model_named
 from mixdim.planning.budget import BYTES_PER_PARAMETER, is_in_bytes, parse_bytes
 from mixdim.planning.methods import method_named
 from mixdim.runs.config import RunConfig, run_options
+from mixdim.runs.models import facts_of
 from mixdim.storages.rows import check_bits
 from mixdim.tasks import TASKS, task_of
 from mixdim.training.auto import auto_options
@@ -31,8 +32,9 @@ MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's opti
 def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:
     """Fill in what a config does not give, for a data set; paths are absolute then."""
     start, stop = dataset.splits["train"]
+    model = default_model(dataset) if config.model is None else config.model
     found = resolved_for(
-        config,
+        replace(config, model=model),
         dataset.task,
         dataset.untrained_unknown,
         train_rows=max(1, stop - start),
@@ -66,11 +68,13 @@ def resolved_for(
             untrained_unknown=untrained_unknown,
             optimizer=str(found.optimizer),
             lr=config.lr,
+            shows_vectors=model.shows_vectors,
         )
         own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
         if "first_order" in own and not _can_afford_weights(config, num_ids):
             own["first_order"] = False
-        found = found.merged_with(_defaults_of(training, own))
+        init = "aligned" if training.penalty else "xavier"
+        found = found.merged_with(replace(_defaults_of(training, own), init=init))
     options = found.model_options
     contains = model.contains(task_of(task).baseline, model.Options(**options))
     if not options.get("from_baseline") or contains:
@@ -85,6 +89,13 @@ def resolved_for(
 def gives_widths(config: RunConfig) -> bool:
     """Whether a config says anything of how wide vectors are."""
     return any(getattr(config, name) is not None for name in WIDTHS)
+
+
+def default_model(dataset: Dataset) -> str:
+    """The model of a data set if nobody says: that of its task, if it reads such features."""
+    task = task_of(dataset.task)
+    reads = model_named(task.default_model).takes.reads(facts_of(dataset))
+    return task.default_model if reads else task.any_features_model
 
 
 def without_data(config: RunConfig) -> RunConfig:
@@ -115,7 +126,7 @@ def without_data(config: RunConfig) -> RunConfig:
             bands=None if decided or model is None else model.bands,
             bits=None if config.plan is not None else 32,  # a plan has its own
             preset=name,
-            init="xavier",
+            init=None if name == AUTO else "xavier",
             tensorboard=False,
         )
     )

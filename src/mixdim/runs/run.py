@@ -156,7 +156,7 @@ class Run:
         - `group`: of a run with the option `distributed`, the group of `mixdim.distributed.init()`; all
           its processes call this, and process 0 writes. A run that was opened goes on with or without.
         - `known_baselines`: baselines that were measured before, by the fingerprint of their data.
-        - `tuned`: what was tried to find the weight decay, for the summary.
+        - `tuned`: what was tried to find the penalty or weight decay, for the summary.
         """
         if self._any_group:
             self.config = replace(self.config, distributed=True if group is not ALONE else None)

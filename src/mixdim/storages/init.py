@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 import_later(globals(), torch="torch")
 
-Init = Literal["xavier", "he_fan_in", "he_fan_out"]
+Init = Literal["xavier", "he_fan_in", "he_fan_out", "aligned"]
+ALIGNED_DEVIATION = 0.1  # of each number of a vector, whatever the width and the size of its block
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -44,9 +45,13 @@ def check_init(init: str) -> None:
 def uniform_bound(init: Init, *, fan_in: int, fan_out: int) -> float:
     """The bound of the uniform distribution: sqrt(6 / (fan_in + fan_out)), or sqrt(6 / fan) for He.
 
+    That of "aligned" does not depend on the shape: the standard deviation is 0.1.
+
     >>> uniform_bound("xavier", fan_in=2, fan_out=4)
     1.0
     """
+    if init == "aligned":
+        return math.sqrt(3) * ALIGNED_DEVIATION
     fan = {"xavier": fan_in + fan_out, "he_fan_in": fan_in, "he_fan_out": fan_out}[init]
     return math.sqrt(6 / fan)
 
@@ -74,8 +79,10 @@ class BlockInit:
         # torch.nn.init, too, takes an embedding's width as its fan-in and its rows as its fan-out.
         return self._uniform(ROWS, dim, size)
 
-    def projection(self, dim: int, base_dim: int) -> Uniform:
+    def projection(self, dim: int, base_dim: int) -> Uniform | Identity:
         """The projection, (dim, base_dim)."""
+        if self.init == "aligned":
+            return Identity()
         return self._uniform(PROJECTION, dim, base_dim)
 
     def _uniform(self, tensor: int, fan_in: int, fan_out: int) -> Uniform:
@@ -83,6 +90,18 @@ class BlockInit:
         for number in (self.feature, self.block, tensor):
             key = _hash(key) + number
         return Uniform(_hash(key), uniform_bound(self.init, fan_in=fan_in, fan_out=fan_out))
+
+
+class Identity:
+    """The first rows of the identity.
+
+    So vectors of all blocks begin with their first numbers in common; projections that were drawn have
+    to turn to each other in training.
+    """
+
+    def fill(self, tensor: Tensor) -> None:
+        """Write it into a matrix."""
+        tensor.zero_().diagonal().fill_(1.0)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ BINARY = Task(
     constant_output=_constant_logit,
     baseline="logistic",
     default_model="dlrm",
+    any_features_model="dlrm",
     paper_preset="paper-ctr",
     pace=Pace(
         least_epochs=1,
@@ -62,6 +63,7 @@ BINARY = Task(
         patient_epochs=2,
         table_lr=lambda train_rows: 3e-3,
     ),
+    penalized_pace=None,
     prediction=lambda logits: torch.sigmoid(logits),
     output_of=lambda probabilities: torch.logit(probabilities.double(), eps=SURE),
     output_name="probability",

@@ -34,6 +34,7 @@ RATING = Task(
     constant_output=lambda mean_target: mean_target,
     baseline="biases",
     default_model="mf",
+    any_features_model="deepfm",
     paper_preset="paper-cf",
     pace=Pace(
         least_epochs=5,
@@ -41,6 +42,15 @@ RATING = Task(
         most_samples=100_000_000,
         patient_epochs=5,
         table_lr=lambda train_rows: 5e-3 if train_rows >= MANY_RATINGS else 1e-2,
+    ),
+    penalized_pace=Pace(
+        least_epochs=5,
+        most_epochs=20,
+        most_samples=100_000_000,
+        patient_epochs=4,
+        table_lr=lambda train_rows: 1e-2,
+        schedule="linear",
+        penalty=1.3,
     ),
     prediction=lambda ratings: ratings,
     output_of=lambda ratings: ratings,

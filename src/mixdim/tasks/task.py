@@ -18,7 +18,10 @@ class Pace:
 
     - `most_samples`: of all epochs together, as long as there are `least_epochs`.
     - `patient_epochs`: epochs without improvement, after which it stops.
-    - `table_lr(train_rows)`: the learning rate of embeddings.
+    - `table_lr(train_rows)`: the learning rate of tables.
+    - `schedule`: how rates change.
+    - `penalty`: the strength of the penalty of training/penalty.py, which then takes the place of weight
+      decay; 0: none.
     """
 
     least_epochs: int
@@ -26,6 +29,8 @@ class Pace:
     most_samples: int
     patient_epochs: int
     table_lr: Callable[[int], float]
+    schedule: str = "constant"
+    penalty: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,10 @@ class Task:
     - `rows(outputs, targets, name)`: both as float64 (rows,), or an error if they are not of this task.
     - `constant_output(mean_target)`: the output with the least loss, if it is the same for all rows.
     - `baseline`: the simple model that runs are compared with: "logistic" or "biases".
+    - `any_features_model`: the default model where `default_model` cannot read the data.
     - `default_model`, `paper_preset`, `pace`: what a run takes if nothing is said, the paper's protocol,
       and what the preset "auto" needs to know.
+    - `penalized_pace`: the same for models that tell what they look up, if training can have a penalty.
 
     Of serving:
     - `prediction(outputs)`: what an output says of the target; `output_of(predictions)`: the inverse.
@@ -65,8 +72,10 @@ class Task:
     constant_output: Callable[[float], float]
     baseline: str
     default_model: str
+    any_features_model: str
     paper_preset: str
     pace: Pace
+    penalized_pace: Pace | None
     prediction: Callable[[Tensor], Tensor]
     output_of: Callable[[Tensor], Tensor]
     output_name: str

@@ -27,29 +27,35 @@ def auto_options(
     untrained_unknown: Collection[str] = (),
     optimizer: str = "amsgrad",
     lr: float | None = None,
+    shows_vectors: bool = False,
 ) -> TrainingOptions:
     """Choose how to train on so many rows.
 
     - `untrained_unknown`: features of the data whose row for unknown values no training row asks for;
       if there are any, ids become unknown by chance.
     - `optimizer`: weight decay was measured with AMSGrad, so others go without unless told.
-    - `lr`: a given learning rate is that of all, embeddings included.
+    - `lr`: the learning rate of all but tables, if one is given.
+    - `shows_vectors`: whether the model tells what it looks up, so that its loss can have a penalty.
 
     >>> small, large = auto_options("binary", 40_000), auto_options("binary", 40_000_000)
     >>> (small.batch_size, small.epochs), (large.batch_size, large.epochs)
     ((256, 20), (4096, 1))
     """
-    rows, pace = whole_number(train_rows, "train_rows"), task_of(task).pace
+    rows, of_task = whole_number(train_rows, "train_rows"), task_of(task)
+    pace = (of_task.penalized_pace if shows_vectors else None) or of_task.pace
     fits = lr is None or lr * WEIGHT_DECAY < 1  # with more, weights would change sign
+    decays = optimizer == "amsgrad" and fits and not pace.penalty
     return TrainingOptions(
         optimizer,
         lr=LR if lr is None else lr,
-        table_lr=pace.table_lr(rows) if lr is None else None,
+        table_lr=pace.table_lr(rows),
         batch_size=batch_size_for(rows),
         epochs=max(pace.least_epochs, min(pace.most_epochs, pace.most_samples // rows)),
         patience=pace.patient_epochs * EVALUATIONS_PER_EPOCH,
         evaluations_per_epoch=EVALUATIONS_PER_EPOCH,
-        weight_decay=WEIGHT_DECAY if optimizer == "amsgrad" and fits else 0.0,
+        weight_decay=WEIGHT_DECAY if decays else 0.0,
+        schedule=pace.schedule,
+        penalty=pace.penalty,
         unknown_dropout=bool(untrained_unknown),
     )
 
@@ -78,8 +84,14 @@ def in_words(options: TrainingOptions, train_rows: int) -> str:
         else f"stopped after {options.patience} evaluations ({options.evaluations_per_epoch} an epoch) "
         "without improvement"
     )
+    held_back = f"weight decay {options.weight_decay:g}"
+    if options.penalty:
+        held_back = f"penalty {options.penalty:g} on what is looked up" + (
+            f", {held_back}" if options.weight_decay else ""
+        )
+    falls = "" if options.schedule == "constant" else f"; learning rates fall to 0 ({options.schedule})"
     epochs = f"{options.epochs} epoch" + ("s" if options.epochs > 1 else "")
     return (
         f"batches of {options.batch_size:,}, so {train_rows:,} rows give {steps:,} steps an epoch; "
-        f"at most {epochs}, {stop}, best weights kept; weight decay {options.weight_decay:g}"
+        f"at most {epochs}, {stop}, best weights kept; {held_back}{falls}"
     )

@@ -59,7 +59,7 @@ def fit(
     (2, ['middle', 'popular', 'rare'])
     """
     if options is None:
-        options = _chosen(dataset, changes)
+        options = _chosen(model, dataset, changes)
     options = replace(options, **changes)
     if resume and out is None:
         raise ValueError("resume needs out, the folder of the run to continue")
@@ -68,7 +68,7 @@ def fit(
     return trainer.run(resume=resume)
 
 
-def _chosen(data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
+def _chosen(model: nn.Module, data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
     """The options where nobody gives any, for the given optimizer and learning rate."""
     return auto_options(
         task_of(data.task).name,
@@ -76,4 +76,5 @@ def _chosen(data: TrainingData, changes: Mapping[str, Any]) -> TrainingOptions:
         untrained_unknown=getattr(data, "untrained_unknown", ()),
         optimizer=changes.get("optimizer", "amsgrad"),
         lr=changes.get("lr"),
+        shows_vectors=getattr(model, "shows_vectors", False),
     )

@@ -78,6 +78,14 @@ class TrainingData(Protocol):
         """
 
 
+class BaselineData(TrainingData, Protocol):
+    """A `mixdim.data.Dataset`, or anything else to train on that knows its mean target."""
+
+    @property
+    def mean_target(self) -> float:
+        """The mean target of the training split."""
+
+
 def num_rows(data: TrainingData, split: str) -> int:
     """How many samples a split has."""
     if split not in data.splits:

@@ -61,8 +61,11 @@ class Learner(Protocol):
     def device(self) -> torch.device | None:
         """Where batches are wanted; None: anywhere."""
 
-    def forward(self, batch: Any) -> Tensor:
-        """Return the output of each sample: (batch,)."""
+    def forward(self, batch: Any, seen: Any = None) -> Tensor:
+        """Return the output of each sample: (batch,); tell `seen` what the model looks up for them."""
+
+    def scale_rates(self, factor: float) -> None:
+        """Take the next steps with this factor of the learning rates; told before `backward`."""
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of a loss."""
@@ -108,9 +111,14 @@ class LocalLearner:
         """Where the model is."""
         return device_of(self.model)
 
-    def forward(self, batch: Any) -> Tensor:
+    def forward(self, batch: Any, seen: Any = None) -> Tensor:
         """Call the model."""
-        return self.model(batch)
+        output: Tensor = self.model(batch) if seen is None else self.model(batch, seen)
+        return output
+
+    def scale_rates(self, factor: float) -> None:
+        """Take the next steps with this factor of the learning rates."""
+        self.optimizer.scale_rates(factor)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of a loss."""

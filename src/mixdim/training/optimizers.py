@@ -18,6 +18,7 @@ from mixdim.planning.plan import Plan
 
 STEP = "step"
 DECAY = "decoupled_weight_decay"  # of a group of parameters; PyTorch's own weight_decay is not decoupled
+FULL_LR = "initial_lr"  # of a group: its rate before a schedule, as PyTorch's schedulers call it
 Named = list[tuple[str, nn.Parameter]]
 
 
@@ -97,6 +98,12 @@ def decay_rows(weight: Tensor, rows: Tensor | None, factor: float) -> None:
         weight.index_copy_(0, rows, weight.index_select(0, rows).mul_(factor))
 
 
+def scale_rates(optimizer: Optimizer, factor: float) -> None:
+    """Set the learning rate of each group to this factor of the one that it was made with."""
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault(FULL_LR, group["lr"]) * factor
+
+
 class NamedParts:
     """PyTorch's optimizers of some parameters, all of one kind, as one.
 
@@ -119,6 +126,11 @@ class NamedParts:
         with check_sparse_tensor_invariants(False):
             for part in self.parts:
                 part.step()
+
+    def scale_rates(self, factor: float) -> None:
+        """Take the next steps with this factor of the learning rates; the decay follows the rate."""
+        for part in self.parts:
+            scale_rates(part, factor)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -191,7 +203,9 @@ class NamedOptimizer(NamedParts):
         table_lr: float | None = None,
         weight_decay: float = 0.0,
     ) -> None:
-        """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another.
+        """Make it; `table_lr` is for tables of embeddings, if it is another.
+
+        Projections take `lr`: every row of their block moves them in each step, as those of an MLP.
 
         The `weight_decay` is that of embeddings and matrices; an MLP's biases have none.
         """
@@ -202,7 +216,7 @@ class NamedOptimizer(NamedParts):
         parts = optimizers_of(
             kind,
             parameters,
-            embedding_parameters(model),
+            table_parameters(model),
             sparse=sparse_parameters(model),
             lr=lr,
             table_lr=lr if table_lr is None else table_lr,
@@ -221,7 +235,7 @@ def optimizers_of(
     table_lr: float,
     weight_decay: float,
 ) -> list[Optimizer]:
-    """Make PyTorch's optimizers of all parameters, of which those in `tables` are of embeddings."""
+    """Make PyTorch's optimizers of all parameters; those in `tables` are tables of embeddings."""
     groups: dict[tuple[float, float], Named] = {}
     for name, parameter in parameters.items():
         decay = weight_decay if name in tables or parameter.dim() > 1 else 0.0
@@ -246,14 +260,15 @@ def sparse_parameters(model: nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if id(parameter) in found}
 
 
-def embedding_parameters(model: nn.Module) -> set[str]:
-    """Names of the parameters of embeddings: of mixed layers, projections too, and of nn.Embedding."""
+def table_parameters(model: nn.Module) -> set[str]:
+    """Names of the tables of embeddings: of mixed layers, without projections, and of nn.Embedding."""
     layers = [
         module
         for module in model.modules()
         if hasattr(module, "row_sparse_tables") or isinstance(module, nn.Embedding | nn.EmbeddingBag)
     ]
-    found = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    lifts = {id(getattr(layer, "lift", None)) for layer in layers}
+    found = {id(parameter) for layer in layers for parameter in layer.parameters()} - lifts
     return {name for name, parameter in model.named_parameters() if id(parameter) in found}
 
 

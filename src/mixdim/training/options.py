@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mixdim._util.arguments import WrongTypeError, positive_number, whole_number
+from mixdim._util.arguments import WrongTypeError, positive_number, real_number, whole_number
 from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
+from mixdim.training.rates import SCHEDULES
 
 AUTO = "auto"  # the preset that is chosen from the data
 
@@ -18,7 +19,10 @@ AUTO = "auto"  # the preset that is chosen from the data
 class TrainingOptions:
     """What `fit` needs to know beside model and data.
 
-    - `table_lr`: the learning rate of embeddings, projections included; None means `lr`.
+    - `table_lr`: the learning rate of tables of embeddings, without projections; None means `lr`.
+    - `schedule`: how rates change from step to step: "constant", or from all of it to 0 over all epochs,
+      "linear" or along a half "cosine". A run resumed with more epochs goes on with the rates that a
+      run of so many has there.
     - `patience`: stop after so many evaluations without improvement; None never stops early.
     - `evaluations_per_epoch`: how often the validation split is measured; the best one is kept.
     - `checkpoint_every`: steps between checkpoints; None means every five minutes. There is always
@@ -27,6 +31,8 @@ class TrainingOptions:
       the one with most rows, or "item" if there is one.
     - `weight_decay`: before a step, weights of embeddings and matrices are multiplied by
       1 - learning rate * weight_decay; of tables, those rows that the batch asks for.
+    - `penalty`: of ratings, the strength of a penalty on looked-up vectors and biases in the loss, 0 for
+      none; see `mixdim.training.penalty`. The model must show what it looks up.
     - `unknown_dropout`: in training each id becomes its feature's unknown id with probability
       1 / (1 + its training count), so that the row which unseen ids get has learnt something.
     """
@@ -44,14 +50,20 @@ class TrainingOptions:
     unknown_dropout: bool = False
     table_lr: float | None = None
     weight_decay: float = 0.0
+    schedule: str = "constant"
+    penalty: float = 0.0
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
         positive_number(self.lr, "lr")
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")
         check_weight_decay(self.weight_decay, max(self.lr, self.table_lr or 0.0))
+        if real_number(self.penalty, "penalty") < 0:
+            raise ValueError(f"penalty must be at least 0, got {self.penalty:g}")
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):
             whole_number(getattr(self, name), name)
         for name in ("patience", "checkpoint_every"):

@@ -34,6 +34,7 @@ from mixdim.training.inputs import Batch, TrainingData, num_rows
 from mixdim.training.journal import Journal
 from mixdim.training.learner import Learner
 from mixdim.training.options import TrainingOptions
+from mixdim.training.penalty import Penalty
 from mixdim.training.progress_log import Clock, ProgressLog
 from mixdim.training.result import Result, result_of
 from mixdim.training.resumption import (
@@ -89,6 +90,7 @@ class Trainer:
         self.group = Group.alone() if group is None else group
         self.slice_by, self.task = feature_to_slice_by(data, options.slice_by), task_of(data.task)
         self.schedule, self.state = Schedule(num_rows(data, "train"), options), TrainingState()
+        self.penalty = self._penalty()
         self.checkpoints = Checkpoints((self.out or Path()) / "checkpoint", self.group)
         self.best = BestWeights(None if out is None else self.checkpoints)
         self.saved_step: int | None = None
@@ -106,6 +108,20 @@ class Trainer:
         rows = [num_rows(data, split) for split in ("validation", "test")]
         self.forecast = Forecast(self.schedule, rows[0], rows[1])
         self.log = ProgressLog(self.journal, self.schedule, self.clock, self.forecast, self.progress)
+
+    def _penalty(self) -> Penalty | None:
+        """What is added to the loss of each rating, if the options say so."""
+        strength, dropout = self.options.penalty, self.options.unknown_dropout
+        if not strength:
+            return None
+        if self.task.penalized_pace is None:
+            raise ValueError(f"penalty is for ratings, the task of the data is {self.task.name!r}")
+        if not getattr(getattr(self.learner, "module", self.learner.model), "shows_vectors", False):
+            raise ValueError(
+                "penalty needs a model that tells what it looks up, as those of mixdim.models do: "
+                "leave it out, or see mixdim.models.base.Model.shows_vectors"
+            )
+        return Penalty.of(self.data, strength, unknown_dropout=dropout)  # type: ignore[arg-type]
 
     def run(self, *, resume: bool = False) -> Result:
         """Train to the end, measure, and leave the best weights in the model.
@@ -185,11 +201,12 @@ class Trainer:
     def step(self, batches: Generator[Batch, None, None]) -> None:
         """Take one step with the next batch, and report it."""
         start, state = time.perf_counter(), self.state
-        loss = self._loss(to_device(next(batches), self.learner.device))
+        self.learner.scale_rates(self.schedule.rate_factor(state.step))
+        loss, penalty = self._loss(to_device(next(batches), self.learner.device))
         self._unread.append(self.group.sum(loss.detach()))
         if self._reads_each_loss:
             self._read_losses(state.step + 1)
-        self.learner.backward(loss)
+        self.learner.backward(loss if penalty is None else loss + penalty)
         try:
             self.learner.step()
         except FloatingPointError as error:
@@ -207,19 +224,22 @@ class Trainer:
         samples_after = self.schedule.samples_after
         self.forecast.steps.add(samples_after(state.step) - samples_after(state.step - 1), seconds)
 
-    def _loss(self, batch: Batch) -> Tensor:
-        """The loss of this process's share: the mean of all shares is that of the whole batch."""
-        output = check_output(self.learner.forward(batch), batch.target)
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Loss and penalty of this share of the batch; their means over all shares are the batch's."""
+        seen = None if self.penalty is None else self.penalty.of_batch(batch.ids)
+        output = check_output(self.learner.forward(batch, seen), batch.target)
         world, step = self.group.world, self.state.step
         if world == 1:
-            return self.task.loss(output, batch.target)
+            return self.task.loss(output, batch.target), None if seen is None else seen.total.mean()
         weight: Tensor = batch.weight  # type: ignore[attr-defined]  # batches of shares have it
         counted = weight > 0
         here = int(counted.sum())
         if here == 0:
-            return output.sum() * 0.0  # the other processes wait for its part in the backward pass
+            return output.sum() * 0.0, None  # the other processes wait for its part in the backward pass
         samples = self.schedule.samples_after(step + 1) - self.schedule.samples_after(step)
-        return self.task.loss(output[counted], batch.target[counted]) * (here * world / samples)
+        share = here * world / samples
+        loss = self.task.loss(output[counted], batch.target[counted]) * share
+        return loss, None if seen is None else seen.total[counted].mean() * share
 
     def _read_losses(self, step: int) -> None:
         """Read the losses of the steps up to this one, which waits for the device, and check them."""

@@ -167,8 +167,9 @@ def test_the_command_says_what_was_chosen_from_the_data():
     words = train_command(one).split()
     assert "--preset" not in words
     given = dict(pairwise(words))
-    assert (given["--batch-size"], given["--epochs"], given["--seed"]) == ("256", "100", "3")
-    assert (given["--weight-decay"], given["--patience"]) == ("0.3", "20")
+    assert (given["--batch-size"], given["--epochs"], given["--seed"]) == ("256", "20", "3")
+    assert (given["--penalty"], given["--schedule"], given["--patience"]) == ("1.3", "linear", "16")
+    assert given["--weight-decay"] == "0"
     assert "--no-unknown-dropout" in words
 
 

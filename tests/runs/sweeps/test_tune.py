@@ -6,7 +6,7 @@ from commands import complaint, output
 from mixdim.runs.config import RunConfig
 from mixdim.runs.sweeps import sweep
 from mixdim.runs.sweeps.records import read_records
-from mixdim.runs.sweeps.tune import trials_of, tune_weight_decay
+from mixdim.runs.sweeps.tune import trials_of, tune
 from small_runs import trained
 from sweep_runs import ALONE, timeless
 from training_data import ratings
@@ -25,22 +25,22 @@ def test_the_best_in_validation_is_trained_and_all_that_was_tried_is_told(capsys
     train = ("train", "--data", ratings().path, *FEW, "--tune", "--out", out)
     printed = output(capsys, *train).out
     trials = read_records([trials_of(out)])
-    losses = {one.config["weight_decay"]: one.summary["validation"]["best"]["mse"] for one in trials}
-    assert list(losses) == [0.0, 0.1, 0.3, 0.6, 1.0]
+    losses = {one.config["penalty"]: one.summary["validation"]["best"]["mse"] for one in trials}
+    assert list(losses) == [0.65, 0.9, 1.3, 1.8, 2.6]
     assert {one.config["epochs"] for one in trials} == {1}
     chosen = min(losses, key=losses.get)
     summary = json.loads((out / "summary.json").read_text())
-    assert (summary["weight_decay"], summary["epochs"]) == (chosen, 4)
-    assert summary["tuning"]["chosen"] == {"weight_decay": chosen}
-    tried = {one["weight_decay"]: one["validation"]["mse"] for one in summary["tuning"]["tried"]}
+    assert (summary["penalty"], summary["epochs"]) == (chosen, 4)
+    assert summary["tuning"]["chosen"] == {"penalty": chosen}
+    tried = {one["penalty"]: one["validation"]["mse"] for one in summary["tuning"]["tried"]}
     assert tried == losses
-    assert f"weight decay {chosen:g} was chosen of 5 that were tried, by validation alone" in printed
+    assert f"penalty {chosen:g} was chosen of 5 that were tried, by validation alone" in printed
     # It is the run that is told to have this weight decay, and a second call makes no trial again.
-    alone = trained(told(weight_decay=chosen), tmp_path / "alone").summary
+    alone = trained(told(penalty=chosen), tmp_path / "alone").summary
     assert {**timeless(summary), "tuning": None} == {**timeless(alone), "tuning": None}
     monkeypatch.setattr(sweep, "Worker", None)  # who would train
-    found = tune_weight_decay(told(), out)
-    assert found.config.weight_decay == chosen
+    found = tune(told(), out)
+    assert found.config.penalty == chosen
     assert found.tried == summary["tuning"]
     # Of a run that was stopped after its tuning, the resumption tells the same.
     (out / "summary.json").unlink()
@@ -51,7 +51,9 @@ def test_the_best_in_validation_is_trained_and_all_that_was_tried_is_told(capsys
 
 def test_what_cannot_be_tuned_is_refused_before_anything_is_tried(capsys, tmp_path):
     train = ("train", "--data", ratings().path, *FEW, "--tune", "--out", tmp_path / "run")
-    assert "give --tune or --weight-decay, not both" in complaint(capsys, *train, "--weight-decay", "1")
+    assert "give --tune or --penalty, not both" in complaint(capsys, *train, "--penalty", "1")
+    without = (*train, "--preset", "paper-cf", "--weight-decay", "1")
+    assert "give --tune or --weight-decay, not both" in complaint(capsys, *without)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "something").touch()
     assert "exists already" in complaint(capsys, *train)
@@ -62,21 +64,21 @@ def test_a_trial_that_fails_is_told_and_the_others_count():
     def failing(runs, records, progress):
         summaries = [None, {"validation": {"best": {"mse": 0.5}}}]
         return [
-            Result({"weight_decay": run.config.weight_decay}, summary, None if summary else "diverged")
+            Result({"penalty": run.config.penalty}, summary, None if summary else "diverged")
             for run, summary in zip(runs, summaries, strict=True)
         ]
 
     lines = []
-    found = tune_weight_decay(
+    found = tune(
         told(),
         ratings().path.parent / "none",
-        weight_decays=(0.0, 0.5),
+        tried={"penalty": (0.0, 0.5)},
         echo=lines.append,
         sweep=failing,
     )
-    assert found.config == replace(told(), weight_decay=0.5)
-    assert "  weight decay 0: failed: diverged" in lines
-    assert lines[-1] == "chosen: weight decay 0.5, the best in validation of 1 that were tried"
+    assert found.config == replace(told(), penalty=0.5)
+    assert "  penalty 0: failed: diverged" in lines
+    assert lines[-1] == "chosen: penalty 0.5, the best in validation of 1 that were tried"
 
 
 class Result:
