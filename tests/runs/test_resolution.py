@@ -93,8 +93,7 @@ def test_a_model_begins_as_its_baseline_by_default_where_it_contains_it():
     assert begins() is begins(num_ids=2) is begins("binary") is begins("binary", num_ids=2) is True
     assert begins(model="ncf") is None
     assert begins("binary", model="dcn") is begins("binary", model="deepfm") is True
-    assert begins("binary", model="mf") is True
-    assert begins("binary", model="mf", num_ids=2) is False
+    assert begins("binary", model="mf") is begins("binary", model="mf", num_ids=2) is True
     of_mf = (
         "from_baseline of model 'mf' needs mean and biases and data with the task 'binary' or 'rating'"
     )

@@ -39,8 +39,8 @@ def model_with(storage, *, dtype, **options):
         for name in plan
     ]
     model = MatrixFactorization(*sides, mean=3.5, biases=True).to(dtype)
-    for bias in model.biases.values():
-        nn.init.normal_(bias.weight, generator=generator)
+    for bias in model.biases.parameters():
+        nn.init.normal_(bias, generator=generator)
     return model
 
 
@@ -60,7 +60,7 @@ def test_the_gradient_is_that_of_the_formula_on_the_dense_matrices(storage, spar
     for side, bias, ids, of_vectors, of_biases in zip(
         sides, model.biases.values(), samples.ids.T, *weights, strict=True
     ):
-        vectors, own = side.dense_weight()[ids], bias.weight[ids, 0]
+        vectors, own = side.dense_weight()[ids], bias.dense_weight()[ids, 0]
         expected = expected + (of_vectors[ids] * vectors.norm(dim=1) ** 2).mean()
         expected = expected + (of_biases[ids] * own**2).mean()
     torch.testing.assert_close(seen.total.mean(), expected)

@@ -149,7 +149,7 @@ class Plan:
         `optimizer` is "amsgrad", "adam", "adagrad" or "sgd" (3, 2, 1 and 0 values per parameter).
         """
         if optimizer not in OPTIMIZER_STATE:
-            known = ", ".join(repr(name) for name in OPTIMIZER_STATE)
+            known = ", ".join(map(repr, OPTIMIZER_NAMES))
             raise ValueError(f"optimizer must be one of {known}, got {optimizer!r}")
         itemsize = FLOAT_BYTES if dtype is None else dtype.itemsize
         trained = self.cost.parameters * itemsize * (1 + OPTIMIZER_STATE[optimizer])
