@@ -262,3 +262,9 @@ def test_a_full_disk_is_one_line(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
 def test_help_carries_an_example(capsys, command):
     assert f"mixdim {command} " in output(capsys, command, "--help").out.split("xample")[-1]
+
+
+def test_torchrun_without_distributed_is_refused(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    line = complaint(capsys, "train", "--resume", "--out", str(tmp_path / "run"))
+    assert "torchrun started 2 processes: add --distributed" in line

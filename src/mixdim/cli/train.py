@@ -72,7 +72,8 @@ def train(
 ) -> None:
     """Train a model with mixed dimensions on a prepared data set.
 
-    Give --budget or --base-dim, and --temperature; --temperature 0 --base-dim 16 is uniform width 16.
+    Widths follow from --budget or --base-dim, and --temperature; --temperature 0 --base-dim 16 is uniform
+    width 16. Without any of them, all vectors are 16 wide and served in 4 bits.
     """
     from mixdim.training import Stopped
 
@@ -84,6 +85,9 @@ def train(
         return
     if out is None:
         raise ValueError("Missing option '--out'.")
+    world = os.environ.get("WORLD_SIZE", "1")  # torchrun sets it
+    if world != "1" and not options.distributed:
+        raise ValueError(f"torchrun started {world} processes: add --distributed, or leave torchrun out")
     if tune and options.distributed:
         raise ValueError("--tune does not work with --distributed")
     speaks = not options.distributed or os.environ.get("RANK", "0") == "0"  # one of all processes
