@@ -72,8 +72,8 @@ def train(
 ) -> None:
     """Train a model with mixed dimensions on a prepared data set.
 
-    Widths follow from --budget or --base-dim, and --temperature; --temperature 0 --base-dim 16 is uniform
-    width 16. Without any of them, all vectors are 16 wide and served in 4 bits.
+    Widths follow from --budget or --base-dim, and --temperature; --temperature 0 --base-dim 16 is
+    uniform width 16. Without any of them, all vectors are 16 wide and served in 4 bits.
     """
     from mixdim.training import Stopped
 
