@@ -21,6 +21,9 @@ from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
 
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
+SHARED_ROWS_PENALTY = (
+    0.4  # a stronger one turns the vectors of ids that share rows off; one value was tried
+)
 MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's options to train
 
 
@@ -68,6 +71,8 @@ def resolved_for(
         own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
         if config.method is not None and "first_order" in own:
             own["first_order"] = False  # methods are compared by the bytes of embeddings alone
+        if training.penalty and config.method is not None and method_named(config.method).shares_rows:
+            training = replace(training, penalty=SHARED_ROWS_PENALTY)
         init = "aligned" if training.penalty else "xavier"
         found = found.merged_with(replace(_defaults_of(training, own), init=init))
     options = found.model_options
