@@ -49,6 +49,16 @@ def test_what_is_not_given_is_chosen_from_the_data_and_written_down(task, model)
         RunConfig(budget="1M").resolved_for(task)
 
 
+def test_ids_that_share_rows_get_a_weaker_penalty_unless_it_is_said():
+    def penalty(method, **given):
+        config = RunConfig(method=method, budget="78KB", base_dim=16, **given)
+        return config.resolved_for("rating", train_rows=40_000).penalty
+
+    assert penalty("hashed") == penalty("double-hashed") == penalty("quotient-remainder") == 0.4
+    assert penalty("mixed") == penalty("cut") == 1.3
+    assert penalty("hashed", penalty=2.0) == 2.0
+
+
 @pytest.mark.parametrize("dataset", [clicks, ratings])
 def test_paths_are_absolute_once_a_config_is_resolved_on_data(dataset, monkeypatch):
     folder = dataset().path.resolve()

@@ -31,6 +31,17 @@ def test_the_variances_that_were_planted_are_found():
         assert own[-1] == 0  # an id that no row has
 
 
+def test_noise_is_told_from_biases_where_most_ids_occur_once():
+    rng, rows = np.random.default_rng(1), 20_000
+    ids = np.stack([rng.integers(0, size, rows) for size in (25_000, 9_000)], axis=1)
+    biases = [rng.standard_normal(25_000), rng.standard_normal(9_000)]
+    targets = biases[0][ids[:, 0]] + biases[1][ids[:, 1]] + 1.2 * rng.standard_normal(rows)
+    assert (np.bincount(ids[:, 0]) == 1).sum() > 0.4 * rows
+    found = fit_effects(Rows(ids, targets), (25_000, 9_000), mean=0.0)
+    assert found.noise == pytest.approx(1.44, rel=0.1)
+    assert found.variances == pytest.approx([1.0, 1.0], rel=0.15)
+
+
 @pytest.mark.parametrize("deviations", [(0.0, 0.0), (0.5, 0.0)])
 def test_a_feature_that_says_nothing_is_shrunken_away(deviations):
     rows, _, sizes = planted(deviations, 1.0)

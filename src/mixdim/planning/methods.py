@@ -37,11 +37,13 @@ class Method:
     - `about`: what it does, in a few words.
     - `make(features, num_bytes, base_dim=...)`: a plan that costs at most so much, or an error.
     - `has_width`: whether it takes a base_dim. Which is best, nobody knows before.
+    - `shares_rows`: whether ids share trained rows, each feature on its own.
     """
 
     about: str
     make: Callable[..., Plan]
     has_width: bool = True
+    shares_rows: bool = False
 
 
 def plan_by_method(
@@ -236,14 +238,17 @@ METHODS = {
     "hashed": Method(
         "rows of large features share hashed ones",
         partial(_capped, storage_of=partial(_hashed, hashes=1), rule="hashed"),
+        shares_rows=True,
     ),
     "double-hashed": Method(
         "rows of large features are sums of two hashed ones",
         partial(_capped, storage_of=partial(_hashed, hashes=2), rule="double-hashed"),
+        shares_rows=True,
     ),
     "quotient-remainder": Method(
         "rows of large features are products of a quotient's and a remainder's",
         partial(_capped, storage_of=_quotient_remainder, rule="quotient-remainder"),
+        shares_rows=True,
     ),
     "robe": Method("all rows are pieces of one array", _robe),
 }

@@ -26,6 +26,8 @@ BASE_DIM, BITS = 16, 4  # if nothing is said of widths: bits cost least where id
 WEIGHTS_SHARE = 0.25  # of a budget: first-order weights that take more are off unless they are wanted
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 MOST_BANDS = 1024  # of a feature
+# A stronger one turns the vectors of ids that share rows off; one value was tried.
+SHARED_ROWS_PENALTY = 0.4
 MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's options to train
 
 
@@ -73,6 +75,8 @@ def resolved_for(
         own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
         if "first_order" in own and not _can_afford_weights(config, num_ids):
             own["first_order"] = False
+        if training.penalty and config.method is not None and method_named(config.method).shares_rows:
+            training = replace(training, penalty=SHARED_ROWS_PENALTY)
         init = "aligned" if training.penalty else "xavier"
         found = found.merged_with(replace(_defaults_of(training, own), init=init))
     options = found.model_options
