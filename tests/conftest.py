@@ -41,7 +41,9 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def own_seed(request):
     """Each test draws the same numbers wherever it runs. MIXDIM_TEST_SEED=1 tries others."""
-    torch.manual_seed(zlib.crc32(f"{os.environ.get('MIXDIM_TEST_SEED', 0)} {request.node.nodeid}".encode()))
+    torch.manual_seed(
+        zlib.crc32(f"{os.environ.get('MIXDIM_TEST_SEED', 0)} {request.node.nodeid}".encode())
+    )
 
 
 @pytest.fixture(scope="session")

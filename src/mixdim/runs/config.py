@@ -94,9 +94,12 @@ class RunConfig:
         from_data=True,
     )
     weight_decay: float | None = opt(
-        help="Decoupled weight decay, applied to the rows of the batch; 0 disables it.",
+        help="Decoupled weight decay; 0 disables it.", panel=TRAINING, absent=0.0, from_data=True
+    )
+    decay_by: str | None = opt(
+        help="Of tables, decay all rows at every step (time), or the rows of the batch (request).",
         panel=TRAINING,
-        absent=0.0,
+        absent="request",
         from_data=True,
     )
     batch_size: int | None = opt(help="Samples a step.", panel=TRAINING, from_data=True)

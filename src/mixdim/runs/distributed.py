@@ -35,7 +35,10 @@ def for_ranks(config: RunConfig, dataset: Dataset) -> RunConfig:
             f"optimizer must be one of {', '.join(OPTIMIZERS)} with --distributed, as TorchRec has no "
             f"other for tables on a CPU, got {optimizer!r}"
         )
-    return RunConfig(model=name, optimizer=optimizer, distributed=True).merged_with(config)
+    if config.decay_by == "time":
+        raise ValueError("decay_by must be request with --distributed: TorchRec holds the tables")
+    told = RunConfig(model=name, optimizer=optimizer, decay_by="request", distributed=True)
+    return told.merged_with(config)
 
 
 def check_shardable(plan: Plan) -> None:

@@ -48,6 +48,9 @@ class Learner(Protocol):
     def zero_grad(self) -> None:
         """Forget the gradients."""
 
+    def settle(self) -> None:
+        """Bring up to date what steps have put off, before weights are measured or kept."""
+
     def tensors(self) -> dict[str, Held]:
         """Return the tensors of model and optimizer as they are, not copied."""
 
@@ -76,6 +79,7 @@ class LocalLearner:
             lr=options.lr,
             table_lr=options.table_lr,
             weight_decay=options.weight_decay,
+            decay_by=options.decay_by,
         )
 
     @property
@@ -98,6 +102,10 @@ class LocalLearner:
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self.optimizer.zero_grad()
+
+    def settle(self) -> None:
+        """Decay what is behind."""
+        self.optimizer.settle()
 
     def tensors(self) -> dict[str, Held]:
         """Return all tensors as they are."""

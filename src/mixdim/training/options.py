@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from mixdim._util.arguments import WrongTypeError, positive_number, whole_number
 from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
 
+DECAY_BY = ("time", "request")
 AUTO = "auto"  # the preset that is chosen from the data
 
 
@@ -26,7 +27,9 @@ class TrainingOptions:
     - `slice_by`: the single-valued feature whose popularity cuts the metrics into thirds; None takes
       the one with most rows, or "item" if there is one.
     - `weight_decay`: before a step, weights of embeddings and matrices are multiplied by
-      1 - learning rate * weight_decay; of tables, those rows that the batch asks for.
+      1 - learning rate * weight_decay.
+    - `decay_by`: of tables, this is done to those rows that the batch asks for ("request"), or to all
+      rows ("time").
     - `unknown_dropout`: in training each id becomes its feature's unknown id with probability
       1 / (1 + its training count), so that the row which unseen ids get has learnt something.
     """
@@ -44,6 +47,7 @@ class TrainingOptions:
     unknown_dropout: bool = False
     table_lr: float | None = None
     weight_decay: float = 0.0
+    decay_by: str = "request"
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -52,6 +56,8 @@ class TrainingOptions:
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")
         check_weight_decay(self.weight_decay, max(self.lr, self.table_lr or 0.0))
+        if self.decay_by not in DECAY_BY:
+            raise ValueError(f"decay_by must be {' or '.join(DECAY_BY)}, got {self.decay_by!r}")
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):
             whole_number(getattr(self, name), name)
         for name in ("patience", "checkpoint_every"):

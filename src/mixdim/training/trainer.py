@@ -258,6 +258,7 @@ class Trainer:
             self.best.keep(self.learner, state)
 
     def _measure(self, split: str, stopped: Callable[[], bool]) -> dict[str, Any]:
+        self.learner.settle()
         try:
             return evaluate(
                 self.learner.model,
