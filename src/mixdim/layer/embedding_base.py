@@ -346,7 +346,7 @@ class MixedEmbeddingBase(nn.Module):
 
     @property
     def _device(self) -> torch.device:
-        return getattr(self, next(iter(self.layout.tensors))).device  # type: ignore[no-any-return]
+        return getattr(self, next(iter(self.layout.tensors))).device
 
     @property
     def indices(self) -> Indices:

@@ -1,4 +1,4 @@
-"""Who is told which stored rows a lookup is about to read. Knows nothing about what is done with them."""
+"""Who is told which stored rows a lookup is about to read. Knows nothing about what it does then."""
 
 from __future__ import annotations
 

@@ -183,10 +183,16 @@ class RunConfig:
         *,
         train_rows: int | None = None,
         num_ids: int = 0,
+        features: tuple[str, ...] = (),
     ) -> RunConfig:
         """Fill in what is not given, for data of a task and size: see `resolution.resolved_for`."""
         return resolution.resolved_for(
-            self, task, untrained_unknown, train_rows=train_rows, num_ids=num_ids
+            self,
+            task,
+            untrained_unknown,
+            train_rows=train_rows,
+            num_ids=num_ids,
+            features=features,
         )
 
     def training_options(self) -> TrainingOptions:

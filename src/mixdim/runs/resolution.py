@@ -32,6 +32,7 @@ def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:
         dataset.untrained_unknown,
         train_rows=max(1, stop - start),
         num_ids=sum(map(len, dataset.counts.values())),
+        features=tuple(dataset.feature_names),
     )
     plan = None if config.plan is None else str(Path(config.plan).resolve())
     return replace(found, data=str(dataset.path.resolve()), plan=plan)
@@ -44,6 +45,7 @@ def resolved_for(
     *,
     train_rows: int | None = None,
     num_ids: int = 0,
+    features: tuple[str, ...] = (),
 ) -> RunConfig:
     """Fill in what a config does not give: the preset, and the paper's settings.
 
@@ -62,7 +64,8 @@ def resolved_for(
             optimizer=str(found.optimizer),
             lr=config.lr,
         )
-        own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
+        facts = Facts(features, train_rows=train_rows, num_ids=num_ids)
+        own = dict(vars(model.auto(facts)))
         if config.method is not None and "first_order" in own:
             own["first_order"] = False  # methods are compared by the bytes of embeddings alone
         found = found.merged_with(_defaults_of(training, own))

@@ -118,7 +118,7 @@ class Table(ABC):
         return [cls.slot_numbers(block) for block in blocks]
 
     def table_rows(self, rows: Tensor, slots: Slots) -> Tensor:
-        """The rows of the table that `take` reads, some maybe several times; of those in `row_sparse`."""
+        """The rows of the tensors in `row_sparse` that `take` reads, some maybe several times."""
         raise NotImplementedError
 
     @abstractmethod

@@ -221,8 +221,8 @@ class NamedOptimizer(NamedParts):
     ) -> None:
         """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another.
 
-        The `weight_decay` is that of embeddings and matrices; an MLP's biases have none. By "time", every
-        row of a table decays at every step, by "request" those that its gradient names.
+        The `weight_decay` is that of embeddings and matrices; an MLP's biases have none. By "time",
+        every row of a table decays at every step, by "request" those that its gradient names.
         """
         for module in model.modules():
             if isinstance(plan := getattr(module, "plan", None), Plan):
@@ -266,7 +266,7 @@ def optimizers_of(
 def _time_decay(
     model: nn.Module, parameters: Mapping[str, nn.Parameter], parts: Iterable[Optimizer]
 ) -> TimeDecay:
-    """The decay by time of all tables with row-sparse gradients, whose optimizers decay what they name."""
+    """The decay by time of all tables with row-sparse gradients; optimizers decay what these name."""
     groups = {
         id(parameter): group
         for part in parts

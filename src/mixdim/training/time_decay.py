@@ -1,9 +1,9 @@
 """Weight decay of every row of a table at every step, without touching every row. Knows no optimizer.
 
 An optimizer decays the rows that a gradient names. This does the rest: a table has the sum of
-log(1 - rate * decay) over the steps so far, and of each row what that sum was when the row was last up to
-date. A row that is behind is multiplied by exp(sum now - sum then): when it is looked up, before anybody
-reads it, and all rows in `settle`, before weights are measured or kept.
+log(1 - rate * decay) over the steps so far, and of each row what that sum was when the row was last up
+to date. A row that is behind is multiplied by exp(sum now - sum then): when it is looked up, before
+anybody reads it, and all rows in `settle`, before weights are measured or kept.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ class DecayedTable:
 class TimeDecay:
     """The tables of a model that are decayed by time.
 
-    While a row may be behind, layers tell which rows they are about to read; tables of other modules have
-    no row behind after a step, for which all of their rows are touched.
+    While a row may be behind, layers tell which rows they are about to read. Tables of other modules
+    have no row behind after a step: all of their rows are touched.
     """
 
     def __init__(self, model: nn.Module, tables: Mapping[str, DecayedTable]) -> None:
         self.tables = dict(tables)
         self._of = {id(table.parameter): table for table in tables.values()}
-        self.layers = [
+        self.layers: list[Any] = [
             module
             for module in model.modules()
             if any(id(own) in self._of for own in getattr(module, "row_sparse_tables", ()))
