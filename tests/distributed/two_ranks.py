@@ -88,6 +88,11 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
 DECAY = 2.0  # a row of adagrad keeps 4/5 of itself
 
 
+def rate_of(number, weight_decay):
+    """The factor of the rates in a step: where there is a decay, they fall to 0 over ten steps."""
+    return 1 - number / 10 if weight_decay else 1.0
+
+
 def targets(batch):
     return torch.linspace(-1, 1, batch)
 
@@ -98,8 +103,9 @@ def train_plain(
     layer = mixdim.FeatureEmbeddings(plan, generator=generator(), sparse=True, **options)
     model = Linear(layer, bags=bags)
     stepping = NamedOptimizer(optimizer, model, lr=RATES[optimizer], weight_decay=weight_decay)
-    for batch in asked[:steps]:
+    for number, batch in enumerate(asked[:steps]):
         stepping.zero_grad()
+        stepping.scale_rates(rate_of(number, weight_decay))
         ids = as_bags(batch) if bags else batch
         ((model(ids) - targets(len(batch))) ** 2).mean().backward()
         stepping.step()
@@ -113,11 +119,12 @@ def train_ranks(
     embeddings = distributed.ShardableEmbeddings(plan, generator=generator(), **(options or {}))
     model = Linear(embeddings, bags=bags)
     sharded = distributed.shard(model, lr=RATES[optimizer], optimizer=optimizer, **how)
-    for batch in asked[:steps]:
+    for number, batch in enumerate(asked[:steps]):
         share = len(batch) // world
         here = slice(rank * share, (rank + 1) * share)
         ids = as_bags(batch[here]) if bags else batch[here]
         sharded.zero_grad()
+        sharded.scale_rates(rate_of(number, how.get("weight_decay", 0.0)))
         sharded.backward(((sharded(ids) - targets(len(batch))[here]) ** 2).mean())
         sharded.step()
         after(sharded)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, SparseAdam
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR
 
 from mixdim.optim import SparseAMSGrad
 from mixdim.planning.plan import OPTIMIZER_STATE
@@ -15,6 +16,7 @@ from mixdim.training.optimizers import (
     embedding_parameters,
     sparse_parameters,
 )
+from mixdim.training.rates import SCHEDULES, rate_factor
 from training_data import OwnModel, clicks, ratings, small_model
 
 MODELS = {"dlrm": clicks, "mf": ratings, "ncf": ratings}
@@ -130,6 +132,33 @@ def test_weight_decay_is_that_of_adamw_for_all_but_the_biases_of_layers():
     groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, lr=0.05, weight_decay=0.5, amsgrad=True)
     take_steps(theirs, dataset, adamw.step, count=20)
+    for name, expected in theirs.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
+
+
+SCHEDULERS = {
+    "constant": lambda optimizer, steps: ConstantLR(optimizer, factor=1.0),
+    "linear": lambda optimizer, steps: LambdaLR(optimizer, lambda step: 1 - step / steps),
+    "cosine": lambda optimizer, steps: CosineAnnealingLR(optimizer, T_max=steps),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_rates_and_decay_fall_as_with_a_scheduler_of_pytorch(schedule):
+    dataset, steps = ratings(), 12
+    mine, theirs = OwnModel(dataset, dropout=0.0), OwnModel(dataset, dropout=0.0)
+    optimizer = NamedOptimizer("amsgrad", mine, lr=0.02, table_lr=0.05, weight_decay=0.5)
+    matrices = [theirs.users.weight, theirs.items.weight]
+    rest = [{"params": [theirs.head.weight]}, {"params": [theirs.head.bias], "weight_decay": 0.0}]
+    rest.append({"params": theirs.norm.parameters(), "weight_decay": 0.0})
+    groups = [{"params": matrices, "lr": 0.05}, *rest]
+    adamw = torch.optim.AdamW(groups, lr=0.02, weight_decay=0.5, amsgrad=True)
+    scheduler = SCHEDULERS[schedule](adamw, steps)
+    for number in range(steps):
+        optimizer.scale_rates(rate_factor(schedule, number, steps))
+        take_steps(mine, dataset, optimizer.step, first=number, count=1)
+        take_steps(theirs, dataset, adamw.step, first=number, count=1)
+        scheduler.step()
     for name, expected in theirs.state_dict().items():
         torch.testing.assert_close(mine.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
 

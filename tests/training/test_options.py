@@ -24,6 +24,7 @@ def test_our_preset_for_clicks_is_the_papers_with_unknown_dropout():
     ("change", "message"),
     [
         ({"optimizer": "adamw"}, "optimizer must be one of amsgrad, adam, adagrad, sgd, got 'adamw'"),
+        ({"schedule": "step"}, "schedule must be one of constant, linear, cosine, got 'step'"),
         ({"lr": 0.0}, "lr must be above 0, got 0.0"),
         ({"lr": float("nan")}, "lr must be finite, got nan"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),

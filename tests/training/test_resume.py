@@ -36,11 +36,11 @@ def test_killed_again_and_again_every_model_and_every_optimizer_ends_the_same(tm
 
 
 @pytest.mark.parametrize("data", [clicks_with_bags, clicks])
-def test_with_unknown_dropout_weight_decay_and_two_learning_rates_a_kill_changes_nothing(tmp_path, data):
+def test_with_unknown_dropout_weight_decay_and_two_falling_rates_a_kill_changes_nothing(tmp_path, data):
     dataset = data()
     batch_size = 12 if data is clicks_with_bags else 150
     options = replace(OPTIONS, unknown_dropout=True, table_lr=0.1, weight_decay=0.5)
-    options = replace(options, batch_size=batch_size)
+    options = replace(options, batch_size=batch_size, schedule="cosine")
 
     def make():
         return small_model("dlrm", dataset)
@@ -53,7 +53,8 @@ def test_with_unknown_dropout_weight_decay_and_two_learning_rates_a_kill_changes
         )
     resumed = fit_anew(make, dataset, tmp_path / "run", resume=True, options=options)
     assert_same(resumed, tmp_path / "run", straight, tmp_path / "straight")
-    for number, change in enumerate(({"unknown_dropout": False}, {"weight_decay": 0.0})):
+    changes = {"unknown_dropout": False}, {"weight_decay": 0.0}, {"schedule": "linear"}
+    for number, change in enumerate(changes):
         without = replace(options, **change)
         plain = fit_anew(make, dataset, tmp_path / f"plain-{number}", options=without)
         assert raw_bytes(plain[0]) != raw_bytes(straight[0])

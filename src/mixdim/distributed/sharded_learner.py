@@ -28,7 +28,7 @@ from mixdim.training.learner import (
     with_prefix,
     without_prefix,
 )
-from mixdim.training.optimizers import STEP, NamedParts, OptimizerKind
+from mixdim.training.optimizers import STEP, NamedParts, OptimizerKind, scale_rates
 from mixdim.training.shards import Held, Shard, StoredTensor, shards_of
 
 SUM, SUM_BY_ROW = "sum", "sum_by_row"
@@ -79,7 +79,10 @@ class ShardedLearner:
         self.places, self.state_key, self.device = places, state_key, device
         self.steps = 0  # that tables have taken: what plain optimizers count for each parameter
         self._model = model
-        self.table_decay = 1.0  # what rows are multiplied by in the steps whose batch asks for them
+        self.table_decay = (
+            0.0  # of rows, at the full rate, in the steps that ask for them
+        )
+        self.rate_factor = 1.0
         self.dense = NamedParts(kind, self.dense_parameters(), [])
         self.small_tables: Optimizer | None = None
 
@@ -92,11 +95,21 @@ class ShardedLearner:
         output: Tensor = self._model(batch)
         return output
 
+    def scale_rates(self, factor: float) -> None:
+        """Take the next steps with this factor of the learning rates."""
+        self.rate_factor = factor
+        self.dense.scale_rates(factor)
+        if self.small_tables is not None:
+            scale_rates(self.small_tables, factor)
+        fused = self._model.fused_optimizer
+        scale_rates(fused, factor)
+        fused.step()  # hands the rates to the tables, which take their steps in `backward`
+
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of a loss, and update the tables that are not on every rank."""
-        if self.table_decay < 1:
+        if self.table_decay:
             for embeddings in self.embeddings.values():
-                embeddings.decay(self.table_decay)
+                embeddings.decay(1 - self.rate_factor * self.table_decay)
         with torchrec_warnings():
             loss.backward()
 

@@ -142,9 +142,9 @@ def shard(
         table_lr=table_lr,
         weight_decay=weight_decay,
     )
-    learner.table_decay = 1 - table_lr * weight_decay
+    learner.table_decay = table_lr * weight_decay
     for embeddings in found.values():
-        embeddings.records_numbers = learner.table_decay < 1
+        embeddings.records_numbers = learner.table_decay > 0
     return learner
 
 

@@ -102,6 +102,12 @@ class RunConfig:
         absent="request",
         from_data=True,
     )
+    schedule: str | None = opt(
+        help="How learning rates change: constant, or to 0 over all epochs: linear or cosine.",
+        panel=TRAINING,
+        absent="constant",
+        from_data=True,
+    )
     batch_size: int | None = opt(help="Samples a step.", panel=TRAINING, from_data=True)
     epochs: int | None = opt(help="Most passes over the training rows.", panel=TRAINING, from_data=True)
     patience: int | None = opt(

@@ -39,6 +39,9 @@ class Learner(Protocol):
     def forward(self, batch: Any) -> Tensor:
         """Return the output of each sample: (batch,)."""
 
+    def scale_rates(self, factor: float) -> None:
+        """Take the next steps with this factor of the learning rates; told before `backward`."""
+
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of a loss."""
 
@@ -90,6 +93,10 @@ class LocalLearner:
     def forward(self, batch: Any) -> Tensor:
         """Call the model."""
         return self.model(batch)
+
+    def scale_rates(self, factor: float) -> None:
+        """Take the next steps with this factor of the learning rates."""
+        self.optimizer.scale_rates(factor)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of a loss."""

@@ -19,6 +19,7 @@ from mixdim.training.time_decay import DecayedTable, TimeDecay, is_of_decay
 
 STEP = "step"
 DECAY = "decoupled_weight_decay"  # of a group of parameters; PyTorch's own weight_decay is not decoupled
+FULL_LR = "initial_lr"  # of a group: its rate before a schedule, as PyTorch's schedulers call it
 Named = list[tuple[str, nn.Parameter]]
 
 
@@ -98,6 +99,12 @@ def decay_rows(weight: Tensor, rows: Tensor | None, factor: float) -> None:
         weight.index_copy_(0, rows, weight.index_select(0, rows).mul_(factor))
 
 
+def scale_rates(optimizer: Optimizer, factor: float) -> None:
+    """Set the learning rate of each group to this factor of the one that it was made with."""
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault(FULL_LR, group["lr"]) * factor
+
+
 class NamedParts:
     """PyTorch's optimizers of some parameters, all of one kind, as one.
 
@@ -130,6 +137,11 @@ class NamedParts:
         """Bring all rows up to date that are decayed by time."""
         if self.time_decay is not None:
             self.time_decay.settle()
+
+    def scale_rates(self, factor: float) -> None:
+        """Take the next steps with this factor of the learning rates; the decay follows the rate."""
+        for part in self.parts:
+            scale_rates(part, factor)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from mixdim._util.arguments import WrongTypeError, positive_number, whole_number
 from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
+from mixdim.training.rates import SCHEDULES
 
 DECAY_BY = ("time", "request")
 AUTO = "auto"  # the preset that is chosen from the data
@@ -20,6 +21,9 @@ class TrainingOptions:
     """What `fit` needs to know beside model and data.
 
     - `table_lr`: the learning rate of embeddings, projections included; None means `lr`.
+    - `schedule`: how rates change from step to step: "constant", or from all of it to 0 over all epochs,
+      "linear" or along a half "cosine". A run resumed with more epochs goes on with the rates that a
+      run of so many has there.
     - `patience`: stop after so many evaluations without improvement; None never stops early.
     - `evaluations_per_epoch`: how often the validation split is measured; the best one is kept.
     - `checkpoint_every`: steps between checkpoints; None means every five minutes. There is always
@@ -48,10 +52,13 @@ class TrainingOptions:
     table_lr: float | None = None
     weight_decay: float = 0.0
     decay_by: str = "request"
+    schedule: str = "constant"
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
         positive_number(self.lr, "lr")
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")

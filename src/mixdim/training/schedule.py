@@ -13,6 +13,7 @@ from typing import Any
 
 from mixdim.training.inputs import Batch, TrainingData
 from mixdim.training.options import TrainingOptions
+from mixdim.training.rates import rate_factor
 
 LINES_PER_EPOCH = 20  # of the training loss in the journal, or one every hundred steps
 
@@ -39,6 +40,10 @@ class Schedule:
     def total_steps(self) -> int:
         """Steps of all epochs, unless the run stops early."""
         return self.options.epochs * self.steps_per_epoch
+
+    def rate_factor(self, done: int) -> float:
+        """What the learning rates are multiplied by in the step that follows so many."""
+        return rate_factor(self.options.schedule, done, self.total_steps)
 
     @property
     def journal_every(self) -> int:

@@ -181,6 +181,7 @@ class Trainer:
     def step(self, batches: Generator[Batch, None, None]) -> None:
         """Take one step with the next batch, and report it."""
         start, state = time.perf_counter(), self.state
+        self.learner.scale_rates(self.schedule.rate_factor(state.step))
         loss = self._loss(to_device(next(batches), self.learner.device))
         self._unread.append(self.group.sum(loss.detach()))
         if self._reads_each_loss:
