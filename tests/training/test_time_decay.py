@@ -3,18 +3,21 @@
 import copy
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
+from both_paths import plain_path
 from torch import nn
 
 import mixdim
+from mixdim import kernels
 from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
 from mixdim.training import Checkpoints, LocalLearner, load_weights
 from mixdim.training.memory import forecast_memory
 from mixdim.training.optimizers import NamedOptimizer
-from mixdim.training.time_decay import LEAST_SUM
+from mixdim.training.time_decay import LEAST_SUM, DecayedTable
 from resumed_runs import OPTIONS, assert_same, fit_anew
 from training_data import clicks, clicks_with_bags, raw_bytes, small_model
 
@@ -245,3 +248,23 @@ def test_memory_counts_four_bytes_a_row():
     sizes |= {"train_rows": 10, "evaluation_rows": 10}
     by_time = forecast_memory(model, **sizes, decay_by_time=True)
     assert by_time.optimizer_state - forecast_memory(model, **sizes).optimizer_state == 4000
+
+
+@pytest.mark.skipif(not kernels.available(), reason="without kernels PyTorch does it")
+@pytest.mark.parametrize("width", [1, 5, 16])
+def test_the_kernel_brings_up_what_the_plain_path_does(width):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(50, width, generator=generator)
+    decayed_to = -3 * torch.rand(50, generator=generator)
+    rows, found = torch.randint(50, (40,), generator=generator), []
+    for path in (nullcontext, plain_path):
+        table = DecayedTable(nn.Parameter(weight.clone()), {}, "", -3.25)
+        table.decayed_to.copy_(decayed_to)
+        with path():
+            table.bring_up(rows)
+            with pytest.raises(IndexError):
+                table.bring_up(torch.tensor([3, 50]))
+        found.append((table.parameter.detach(), table.decayed_to))
+    torch.testing.assert_close(found[0], found[1])
+    behind = weight * (-3.25 - decayed_to.double()).exp().float()[:, None]
+    torch.testing.assert_close(found[0][0][rows], behind[rows])

@@ -79,9 +79,7 @@ class ShardedLearner:
         self.places, self.state_key, self.device = places, state_key, device
         self.steps = 0  # that tables have taken: what plain optimizers count for each parameter
         self._model = model
-        self.table_decay = (
-            0.0  # of rows, at the full rate, in the steps that ask for them
-        )
+        self.table_decay = 0.0  # of rows, at the full rate, in the steps that ask for them
         self.rate_factor = 1.0
         self.dense = NamedParts(kind, self.dense_parameters(), [])
         self.small_tables: Optimizer | None = None

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mixdim.kernels.backend import BringUpCall, dispatch
+
 DECAYED_TO, DECAY_SUM = "decayed_to", "decay_sum"  # what is saved of a table that is behind
 LEAST_SUM = -16.0  # so that float32 is exact enough for the sum: about 1e-6 of a weight
 PIECE = 2**18  # numbers of a table that are brought up to date at once
@@ -52,12 +54,15 @@ class DecayedTable:
     @torch.no_grad()
     def bring_up(self, rows: Tensor) -> None:
         """Bring rows up to date, some of which may come twice."""
+        # Not seen by autograd: no graph has read these rows, as they would have been up to date.
+        weight = self.parameter.data
+        if dispatch("bring_up", BringUpCall(weight, self.decayed_to, rows, self.now)) is not None:
+            return
         before = self.decayed_to[rows]
         behind = (before != self.now).nonzero().squeeze(1)
         if not len(behind):
             return
-        rows, weight = rows[behind], self.parameter.data
-        # Not seen by autograd: no graph has read these rows, as they would have been up to date.
+        rows = rows[behind]
         weight.index_copy_(0, rows, self._decayed(weight[rows], before[behind]))
         self.decayed_to[rows] = self.now
 
