@@ -108,7 +108,17 @@ def lookup_sum(tables: Tables, bags: Bags) -> Tensor:
 
 
 def table_rows(tables: Tables, rows: Tensor) -> Iterable[tuple[str, Tensor]]:
-    """By name of a table, which of its rows these rows of the layer read: some maybe several times."""
+    """By name of a table, which of its rows these rows of the layer read: some maybe several times.
+
+    Rows are (F, B), of each feature its own, or (V,) of any.
+    """
+    if rows.dim() == 2 and not tables.padded and not tables.layout.bands:
+        for table, group, blocks in tables.whole():
+            in_block = rows[tables.indices.columns[group]] - tables.indices.starts[group][:, None]
+            for name in table.row_sparse:
+                yield f"{name}_{group}", table.table_rows(in_block, slice(len(blocks))).flatten()
+        return
+    rows = rows.flatten()
     rows = rows[rows >= 0] if tables.padded else rows
     blocks = tables.layout.blocks
     number = torch.searchsorted(tables.indices.block_ends, rows, right=True)

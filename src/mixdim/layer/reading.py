@@ -20,11 +20,12 @@ Reader: TypeAlias = Callable[[nn.Parameter, Tensor], None]
 def tell_ids(layer: MixedEmbeddingBase, ids: Tensor, offsets: Tensor | None = None) -> None:
     """Tell the layer's reader, if it has one, what ids are about to read: (B, F), or of bags (V,)."""
     if layer.reader is not None:
-        _tell_rows(layer, layer.ids(ids, layer.features_of(ids, offsets)))
+        rows = layer.ids(ids, layer.features_of(ids, offsets))
+        _tell_rows(layer, rows if offsets is not None else rows.t())
 
 
 def tell_rows(layer: MixedEmbeddingBase, rows: Tensor) -> None:
-    """The same of rows of the layer, -1 for none."""
+    """The same of rows of the layer, (F, B) or (V,), -1 for none."""
     if layer.reader is not None:
         _tell_rows(layer, rows)
 
@@ -33,5 +34,5 @@ def tell_rows(layer: MixedEmbeddingBase, rows: Tensor) -> None:
 def _tell_rows(layer: MixedEmbeddingBase, rows: Tensor) -> None:
     reader = layer.reader
     assert reader is not None
-    for name, of_table in table_rows(layer.tables(), rows.reshape(-1)):
+    for name, of_table in table_rows(layer.tables(), rows):
         reader(getattr(layer, name), of_table)

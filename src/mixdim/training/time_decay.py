@@ -112,7 +112,7 @@ class TimeDecay:
         for table in self.tables.values():
             table.sum += table.step
             if (rows := _rows_of(table)) is not None:
-                table.decayed_to[rows] = table.now
+                table.decayed_to.index_fill_(0, rows, table.now)
         if any(table.sum < LEAST_SUM for table in self.tables.values()):
             self.settle()
         for table in self._untold:
