@@ -113,10 +113,10 @@ def table_rows(tables: Tables, rows: Tensor) -> Iterable[tuple[str, Tensor]]:
     Rows are (F, B), of each feature its own, or (V,) of any.
     """
     if rows.dim() == 2 and not tables.padded and not tables.layout.bands:
-        for table, group, blocks in tables.whole():
+        for table, group, whole in tables.whole():
             in_block = rows[tables.indices.columns[group]] - tables.indices.starts[group][:, None]
             for name in table.row_sparse:
-                yield f"{name}_{group}", table.table_rows(in_block, slice(len(blocks))).flatten()
+                yield f"{name}_{group}", table.table_rows(in_block, slice(len(whole))).flatten()
         return
     rows = rows.flatten()
     rows = rows[rows >= 0] if tables.padded else rows

@@ -7,7 +7,7 @@ those of each bag + weights of the dense columns, each of which is standardised 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixdim.layer.reading import Reader
 from mixdim.training.evaluation import Progress, evaluate
 from mixdim.training.fitting import fit
 from mixdim.training.inputs import Batch, Batches, TrainingData, num_rows
@@ -40,14 +39,14 @@ ROWS_TO_STANDARDISE_BY = 1 << 16
 class IdWeights(nn.EmbeddingBag):
     """A weight for each id of all features; tells which it is about to read, as mixed layers do."""
 
-    reader: Reader | None = None
+    reader: Callable[[Tensor, Tensor], None] | None = None
 
     def __init__(self, num_ids: int) -> None:
         super().__init__(num_ids, 1, mode="sum", sparse=True)
         nn.init.zeros_(self.weight)
 
     @property
-    def row_sparse_tables(self) -> list[nn.Parameter]:
+    def row_sparse_tables(self) -> list[Tensor]:
         """Its one table."""
         return [self.weight]
 

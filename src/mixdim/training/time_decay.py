@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixdim.kernels.backend import BringUpCall, dispatch
+from mixdim.optim import bring_up_rows
 
 DECAYED_TO, DECAY_SUM = "decayed_to", "decay_sum"  # what is saved of a table that is behind
 LEAST_SUM = -16.0  # so that float32 is exact enough for the sum: about 1e-6 of a weight
@@ -51,36 +51,19 @@ class DecayedTable:
         """What a step adds to the sum."""
         return math.log1p(-self.group["lr"] * self.group[self.key])
 
-    @torch.no_grad()
     def bring_up(self, rows: Tensor) -> None:
         """Bring rows up to date, some of which may come twice."""
         # Not seen by autograd: no graph has read these rows, as they would have been up to date.
-        weight = self.parameter.data
-        if dispatch("bring_up", BringUpCall(weight, self.decayed_to, rows, self.now)) is not None:
-            return
-        before = self.decayed_to[rows]
-        behind = (before != self.now).nonzero().squeeze(1)
-        if not len(behind):
-            return
-        rows = rows[behind]
-        weight.index_copy_(0, rows, self._decayed(weight[rows], before[behind]))
-        self.decayed_to[rows] = self.now
+        bring_up_rows(self.parameter.data, self.decayed_to, rows, self.now)
 
-    @torch.no_grad()
     def settle(self) -> None:
         """Bring all rows up to date, and begin a new sum."""
         if self.sum:
             size = max(1, PIECE // max(1, self.parameter[:1].numel()))
-            pieces = zip(self.parameter.data.split(size), self.decayed_to.split(size), strict=True)
-            for weight, before in pieces:
-                weight.copy_(self._decayed(weight, before))
+            for rows in torch.arange(len(self.decayed_to), device=self.decayed_to.device).split(size):
+                self.bring_up(rows)
             self.decayed_to.zero_()
         self.sum = 0.0
-
-    def _decayed(self, weight: Tensor, before: Tensor) -> Tensor:
-        """What is left of rows since their sums were these."""
-        kept = (self.now - before.double()).exp_().to(weight.dtype)
-        return weight * kept.view(-1, *[1] * (weight.dim() - 1))
 
 
 class TimeDecay:
