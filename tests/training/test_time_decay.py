@@ -5,6 +5,7 @@ import json
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from mixdim import kernels
 from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
 from mixdim.training import Checkpoints, LocalLearner, load_weights
 from mixdim.training.memory import forecast_memory
-from mixdim.training.optimizers import NamedOptimizer
+from mixdim.training.optimizers import NamedOptimizer, embedding_parameters
+from mixdim.training.options import DECAY_BY
 from mixdim.training.time_decay import LEAST_SUM, DecayedTable
 from resumed_runs import OPTIONS, assert_same, fit_anew
 from training_data import clicks, clicks_with_bags, raw_bytes, small_model
@@ -164,6 +166,35 @@ def test_a_long_sum_begins_anew_so_that_nothing_is_rounded_to_zero():
         (name,) = (n for n, p in mine.named_parameters() if p is table)
         expected = getattr(theirs, name).double() * kept**steps
         torch.testing.assert_close(table.double(), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("decay_by", DECAY_BY)
+def test_embeddings_may_have_a_weight_decay_of_their_own(decay_by):
+    dataset = clicks()
+    before = small_model("dlrm", dataset)
+
+    def after_steps(**decays):
+        model = copy.deepcopy(before)
+        optimizer = NamedOptimizer("amsgrad", model, lr=0.05, decay_by=decay_by, **decays)
+        for batch in islice(dataset.batches("train", batch_size=50), 3):
+            optimizer.zero_grad()
+            (0.0 * model(batch).sum()).backward()  # so that decay alone moves weights
+            optimizer.step()
+        optimizer.settle()
+        return model.state_dict()
+
+    weak, strong = after_steps(weight_decay=1.0), after_steps(weight_decay=3.0)
+    own, embeddings = after_steps(weight_decay=1.0, table_decay=3.0), embedding_parameters(before)
+    assert any(not torch.equal(weak[name], strong[name]) for name in embeddings)
+    for name in weak:
+        assert torch.equal(own[name], (strong if name in embeddings else weak)[name]), name
+    for decays, message in (
+        ({"weight_decay": 30.0}, "weight_decay must be at least 0 and below 1 / learning rate = 10"),
+        ({"table_decay": 10.0}, "table_decay must be at least 0 and below 1 / learning rate = 10"),
+        ({"weight_decay": 30.0, "table_decay": 1.0, "table_lr": 0.1, "lr": 0.01}, None),
+    ):
+        with nullcontext() if message is None else pytest.raises(ValueError, match=message):
+            replace(OPTIONS, **{"lr": 0.1, "table_lr": None, **decays})
 
 
 def test_without_weight_decay_nothing_is_put_off():

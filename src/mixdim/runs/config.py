@@ -96,6 +96,11 @@ class RunConfig:
     weight_decay: float | None = opt(
         help="Decoupled weight decay; 0 disables it.", panel=TRAINING, absent=0.0, from_data=True
     )
+    table_decay: float | None = opt(
+        help="Weight decay of the embeddings, projections included; --weight-decay if not given.",
+        panel=TRAINING,
+        from_data=True,
+    )
     decay_by: str | None = opt(
         help="Of tables, decay all rows at every step (time), or the rows of the batch (request).",
         panel=TRAINING,

@@ -82,4 +82,5 @@ def sharded(model: Model, config: RunConfig) -> Any:
         table_lr=options.table_lr,
         optimizer=options.optimizer,
         weight_decay=options.weight_decay,
+        table_decay=options.table_decay,
     )

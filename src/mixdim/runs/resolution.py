@@ -20,7 +20,12 @@ from mixdim.training.auto import auto_options
 from mixdim.training.options import AUTO, TrainingOptions, check_preset, preset
 
 TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
-MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's options to train
+MAY_BE_MISSING = (
+    "table_lr",
+    "table_decay",
+    "checkpoint_every",
+    "slice_by",
+)  # of a run's options to train
 
 
 def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:

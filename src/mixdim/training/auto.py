@@ -82,4 +82,5 @@ def in_words(options: TrainingOptions, train_rows: int) -> str:
     return (
         f"batches of {options.batch_size:,}, so {train_rows:,} rows give {steps:,} steps an epoch; "
         f"at most {epochs}, {stop}, best weights kept; weight decay {options.weight_decay:g}"
+        + ("" if options.table_decay is None else f", of embeddings {options.table_decay:g}")
     )

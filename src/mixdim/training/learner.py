@@ -82,6 +82,7 @@ class LocalLearner:
             lr=options.lr,
             table_lr=options.table_lr,
             weight_decay=options.weight_decay,
+            table_decay=options.table_decay,
             decay_by=options.decay_by,
         )
 

@@ -81,12 +81,22 @@ OPTIMIZERS = {
 }
 
 
-def check_weight_decay(weight_decay: float, lr: float) -> None:
+def check_weight_decays(
+    weight_decay: float, table_decay: float | None, lr: float, table_lr: float | None
+) -> None:
     """Refuse a weight decay with which weights would change sign, at the largest learning rate."""
-    if not 0 <= real_number(weight_decay, "weight_decay") < 1 / lr:
+    of_tables = lr if table_lr is None else table_lr
+    if table_decay is None:
+        _check_weight_decay("weight_decay", weight_decay, max(lr, of_tables))
+    else:
+        _check_weight_decay("weight_decay", weight_decay, lr)
+        _check_weight_decay("table_decay", table_decay, of_tables)
+
+
+def _check_weight_decay(name: str, decay: float, lr: float) -> None:
+    if not 0 <= real_number(decay, name) < 1 / lr:
         raise ValueError(
-            f"weight_decay must be at least 0 and below 1 / learning rate = {1 / lr:g}, "
-            f"got {weight_decay:g}"
+            f"{name} must be at least 0 and below 1 / learning rate = {1 / lr:g}, got {decay:g}"
         )
 
 
@@ -229,11 +239,13 @@ class NamedOptimizer(NamedParts):
         lr: float,
         table_lr: float | None = None,
         weight_decay: float = 0.0,
+        table_decay: float | None = None,
         decay_by: str = "request",
     ) -> None:
         """Make it; `table_lr` is for embeddings, tables and projections alike, if it is another.
 
-        The `weight_decay` is that of embeddings and matrices; an MLP's biases have none. By "time",
+        The `weight_decay` is that of embeddings, unless they have a `table_decay` of their own, and of
+        matrices; an MLP's biases have none. By "time",
         every row of a table decays at every step, by "request" those that its gradient names.
         """
         for module in model.modules():
@@ -248,9 +260,10 @@ class NamedOptimizer(NamedParts):
             lr=lr,
             table_lr=lr if table_lr is None else table_lr,
             weight_decay=weight_decay,
+            table_decay=weight_decay if table_decay is None else table_decay,
         )
         super().__init__(kind, parameters, parts)
-        if weight_decay and decay_by == "time":
+        if decay_by == "time":
             self.time_decay = _time_decay(model, parameters, parts)
 
 
@@ -263,11 +276,12 @@ def optimizers_of(
     lr: float,
     table_lr: float,
     weight_decay: float,
+    table_decay: float,
 ) -> list[Optimizer]:
     """Make PyTorch's optimizers of all parameters, of which those in `tables` are of embeddings."""
     groups: dict[tuple[float, float], Named] = {}
     for name, parameter in parameters.items():
-        decay = weight_decay if name in tables or parameter.dim() > 1 else 0.0
+        decay = table_decay if name in tables else weight_decay * (parameter.dim() > 1)
         rate = table_lr if name in tables else lr
         groups.setdefault((rate, decay), []).append((name, parameter))
     return [
@@ -277,7 +291,7 @@ def optimizers_of(
 
 def _time_decay(
     model: nn.Module, parameters: Mapping[str, nn.Parameter], parts: Iterable[Optimizer]
-) -> TimeDecay:
+) -> TimeDecay | None:
     """The decay by time of all tables with row-sparse gradients; optimizers decay what these name."""
     groups = {
         id(parameter): group
@@ -289,8 +303,9 @@ def _time_decay(
     for name in sorted(sparse_parameters(model)):
         group = groups[id(parameters[name])]
         key = DECAY if DECAY in group else "weight_decay"
-        tables[name] = DecayedTable(parameters[name], group, key)
-    return TimeDecay(model, tables)
+        if group[key]:
+            tables[name] = DecayedTable(parameters[name], group, key)
+    return TimeDecay(model, tables) if tables else None
 
 
 def sparse_parameters(model: nn.Module) -> set[str]:

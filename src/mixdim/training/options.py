@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mixdim._util.arguments import WrongTypeError, positive_number, whole_number
-from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
+from mixdim.training.optimizers import OPTIMIZERS, check_weight_decays
 from mixdim.training.rates import SCHEDULES
 
 DECAY_BY = ("time", "request")
@@ -32,6 +32,7 @@ class TrainingOptions:
       the one with most rows, or "item" if there is one.
     - `weight_decay`: before a step, weights of embeddings and matrices are multiplied by
       1 - learning rate * weight_decay.
+    - `table_decay`: the weight decay of embeddings, projections included; None means `weight_decay`.
     - `decay_by`: of tables, this is done to those rows that the batch asks for ("request"), or to all
       rows ("time").
     - `unknown_dropout`: in training each id becomes its feature's unknown id with probability
@@ -51,6 +52,7 @@ class TrainingOptions:
     unknown_dropout: bool = False
     table_lr: float | None = None
     weight_decay: float = 0.0
+    table_decay: float | None = None
     decay_by: str = "request"
     schedule: str = "constant"
 
@@ -62,7 +64,7 @@ class TrainingOptions:
         positive_number(self.lr, "lr")
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")
-        check_weight_decay(self.weight_decay, max(self.lr, self.table_lr or 0.0))
+        check_weight_decays(self.weight_decay, self.table_decay, self.lr, self.table_lr)
         if self.decay_by not in DECAY_BY:
             raise ValueError(f"decay_by must be {' or '.join(DECAY_BY)}, got {self.decay_by!r}")
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):
