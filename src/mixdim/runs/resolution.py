@@ -62,17 +62,20 @@ def resolved_for(
     if found.preset == AUTO:
         if train_rows is None:
             raise ValueError("preset auto chooses from the data: say how many train_rows it has")
+        facts = Facts(features, train_rows=train_rows, num_ids=num_ids)
+        own = dict(vars(model.auto(facts)))
+        if config.method is not None and "first_order" in own:
+            own["first_order"] = False  # methods are compared by the bytes of embeddings alone
         training = auto_options(
             task,
             train_rows,
             untrained_unknown=untrained_unknown,
             optimizer=str(found.optimizer),
             lr=config.lr,
+            by_time=bool(own.get("vectors") and config.model_options.get("vectors", True)),
         )
-        facts = Facts(features, train_rows=train_rows, num_ids=num_ids)
-        own = dict(vars(model.auto(facts)))
-        if config.method is not None and "first_order" in own:
-            own["first_order"] = False  # methods are compared by the bytes of embeddings alone
+        if config.weight_decay is not None:
+            training = replace(training, table_decay=None)  # it is that of all
         found = found.merged_with(_defaults_of(training, own))
     options = found.model_options
     contains = model.contains(task_of(task).baseline, model.Options(**options))

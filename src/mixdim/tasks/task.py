@@ -13,12 +13,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class ByTime:
+    """How the preset "auto" trains where ids are the signal: rates fall to 0, and every row decays."""
+
+    epochs: int
+    most_samples: int
+    table_lr: float
+    table_decay: float
+
+
+@dataclass(frozen=True)
 class Pace:
     """How long and how fast the preset "auto" trains: see training/auto.py.
 
     - `most_samples`: of all epochs together, as long as there are `least_epochs`.
     - `patient_epochs`: epochs without improvement, after which it stops.
     - `table_lr(train_rows)`: the learning rate of embeddings.
+    - `by_time`: what is done instead where a model reads the vectors of few features.
     """
 
     least_epochs: int
@@ -26,6 +37,7 @@ class Pace:
     most_samples: int
     patient_epochs: int
     table_lr: Callable[[int], float]
+    by_time: ByTime | None = None
 
 
 @dataclass(frozen=True)

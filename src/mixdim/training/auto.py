@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from mixdim._util.arguments import whole_number
 from mixdim.tasks import task_of
@@ -27,6 +28,7 @@ def auto_options(
     untrained_unknown: Collection[str] = (),
     optimizer: str = "amsgrad",
     lr: float | None = None,
+    by_time: bool = False,
 ) -> TrainingOptions:
     """Choose how to train on so many rows.
 
@@ -34,6 +36,8 @@ def auto_options(
       if there are any, ids become unknown by chance.
     - `optimizer`: weight decay was measured with AMSGrad, so others go without unless told.
     - `lr`: a learning rate that was said is that of all, embeddings included.
+    - `by_time`: whether the model reads the vectors of few features. With the task's `Pace.by_time`, all
+      rows of tables decay in each step, and rates fall to 0 over fixed epochs.
 
     >>> small, large = auto_options("binary", 40_000), auto_options("binary", 40_000_000)
     >>> (small.batch_size, small.epochs), (large.batch_size, large.epochs)
@@ -41,7 +45,7 @@ def auto_options(
     """
     rows, pace = whole_number(train_rows, "train_rows"), task_of(task).pace
     fits = lr is None or lr * WEIGHT_DECAY < 1  # with more, weights would change sign
-    return TrainingOptions(
+    chosen = TrainingOptions(
         optimizer,
         lr=LR if lr is None else lr,
         table_lr=pace.table_lr(rows) if lr is None else None,
@@ -51,6 +55,18 @@ def auto_options(
         evaluations_per_epoch=EVALUATIONS_PER_EPOCH,
         weight_decay=WEIGHT_DECAY if optimizer == "amsgrad" and fits else 0.0,
         unknown_dropout=bool(untrained_unknown),
+    )
+    if not by_time or pace.by_time is None or optimizer != "amsgrad" or lr is not None:
+        return chosen
+    return replace(
+        chosen,
+        epochs=max(1, min(pace.by_time.epochs, pace.by_time.most_samples // rows)),
+        patience=None,
+        evaluations_per_epoch=1,
+        schedule="linear",
+        decay_by="time",
+        table_lr=pace.by_time.table_lr,
+        table_decay=pace.by_time.table_decay,
     )
 
 
