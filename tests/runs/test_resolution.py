@@ -187,5 +187,9 @@ def test_clicks_of_two_features_are_trained_with_decay_by_time():
     as_before = [resolved(3), resolved(2, vectors=False), resolved(2, model="dcn")]
     for other in (*as_before, resolved(2, lr=0.01), resolved(2, optimizer="adagrad")):
         assert (other.decay_by, other.schedule, other.table_decay) == ("request", "constant", None)
+    ratings = RunConfig.of(model="dlrm", base_dim=8).resolved_for(
+        "rating", train_rows=1_000_000, features=("a", "b")
+    )
+    assert (ratings.decay_by, ratings.model_options["vectors"]) == ("request", False)
     one_decay = resolved(2, weight_decay=0.7)
     assert (one_decay.decay_by, one_decay.weight_decay, one_decay.table_decay) == ("time", 0.7, None)

@@ -66,6 +66,8 @@ def resolved_for(
         own = dict(vars(model.auto(facts)))
         if config.method is not None and "first_order" in own:
             own["first_order"] = False  # methods are compared by the bytes of embeddings alone
+        if "vectors" in own and task_of(task).pace.by_time is None:
+            own["vectors"] = False  # measured with clicks alone
         training = auto_options(
             task,
             train_rows,
