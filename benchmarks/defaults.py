@@ -1,9 +1,10 @@
 """What the default options reach: `python benchmarks/defaults.py RAW OUT [CASE ...] [--seeds 3]`.
 
-RAW holds ml-1m.zip and criteo_kaggle_17583.tsv; data and the records of all runs go to OUT, so that the
-same command goes on after a stop. Of each case, at base_dim 16 and temperature 0.3: the baseline, the
-default of before (`paper-cf`, or `clicks`), that of now (`auto`), with several seeds, and of ratings the
-best in validation of the latter with other penalties, with the first seed.
+RAW holds ml-1m.zip, criteo_kaggle_17583.tsv, gowalla.csv.gz and online_retail2.csv.gz; data and the
+records of all runs go to OUT, so that the same command goes on after a stop. Of each case, at base_dim
+16 and temperature 0.3: the baseline, the default of before (`paper-cf`, or `clicks`), that of now
+(`auto`), with several seeds, and of ratings the best in validation of the latter with other penalties,
+with the first seed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mixdim._util.text import align
 from mixdim.data import Dataset
 from mixdim.data.public.criteo import prepare_criteo
 from mixdim.data.public.movielens import prepare_movielens
+from mixdim.data.table import prepare_table
 from mixdim.lab.synthetic.generate import generate_movielens_like
 from mixdim.runs.baseline_report import baseline_losses
 from mixdim.runs.config import RunConfig
@@ -33,6 +35,22 @@ CASES: dict[str, Callable[[Path, Path], Any]] = {
     "generated-100k": lambda raw, out: generate_movielens_like(out, rows=100_000, scale=0.01),
     "generated-1m": lambda raw, out: generate_movielens_like(out, rows=1_000_000, scale=0.03),
     "criteo-sample": lambda raw, out: prepare_criteo([raw / CRITEO], out),
+    "gowalla": lambda raw, out: prepare_table(
+        [raw / "gowalla.csv.gz"],
+        out,
+        categorical=["user", "item"],
+        negatives=4,
+        negatives_of="item",
+        split="column:split",
+    ),
+    "online-retail": lambda raw, out: prepare_table(
+        [raw / "online_retail2.csv.gz"],
+        out,
+        categorical=["customer", "item", "country"],
+        negatives=4,
+        negatives_of="item",
+        split="time:ts",
+    ),
     "ml-1m-clicks": lambda raw, out: prepare_movielens(raw / MOVIELENS, out, form="clicks", every=4),
 }
 OLD = {"binary": "clicks", "rating": "paper-cf"}

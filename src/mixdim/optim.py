@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from mixdim._util.arguments import real_number
-from mixdim.kernels.backend import StepCall, dispatch
+from mixdim.kernels.backend import BringUpCall, StepCall, dispatch
 
 # How many numbers of a parameter are in hand at once, so that no update allocates a table's size.
 PIECE = 2**18
@@ -83,6 +83,22 @@ def update_rows(
         update_dense(w, g, *moments, step=step, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         for table, piece in zip(tables, pieces, strict=True):
             table.index_copy_(0, here, piece)
+
+
+@torch.no_grad()
+def bring_up_rows(weight: Tensor, decayed_to: Tensor, rows: Tensor, now: float) -> None:
+    """Multiply rows by exp(now - decayed_to) and note it; a row that comes twice is multiplied once.
+
+    `decayed_to` (len(weight),) and `now` are sums of log(1 - lr * weight_decay) over steps.
+    """
+    if dispatch("bring_up", BringUpCall(weight, decayed_to, rows, now)) is not None:
+        return
+    before = decayed_to[rows]
+    behind = (before != now).nonzero().squeeze(1)
+    rows, kept = rows[behind], (now - before[behind].double()).exp_().to(weight.dtype)
+    kept = kept.view(-1, *[1] * (weight.dim() - 1))
+    weight.index_copy_(0, rows, weight.index_select(0, rows) * kept)
+    decayed_to.index_fill_(0, rows, now)
 
 
 class SparseAMSGrad(torch.optim.Optimizer):

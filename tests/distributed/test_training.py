@@ -209,6 +209,7 @@ def test_bags_train_and_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_pa
 REFUSED = {
     ("--optimizer", "amsgrad"): "optimizer must be one of adagrad, sgd with --distributed",
     ("--model", "mf"): "--distributed trains --model dcn or deepfm or dlrm, got 'mf'",
+    ("--decay-by", "time"): "decay_by must be request with --distributed: TorchRec holds the tables",
     ("--bits", "8"): "--bits and --method do not work with --distributed: leave them out",
     ("--tune",): "--tune does not work with --distributed",
     ("--base-dim", "0"): "base_dim must be",

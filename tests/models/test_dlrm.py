@@ -38,6 +38,17 @@ class TestDLRMWithoutNumbers(TestDLRM):
         torch.testing.assert_close(model(samples), model.top(columns)[:, 0])
 
 
+class TestDLRMWithVectors(TestDLRM):
+    OPTIONS: ClassVar = {**TestDLRM.OPTIONS, "vectors": True}
+    OTHER_PARAMETERS = TestDLRM.OTHER_PARAMETERS + 3 * 8 * 20
+
+    def test_the_top_mlp_reads_products_and_vectors(self):
+        model, samples = self.model(MIXED), self.samples(6)
+        dense, vectors = model.bottom(samples.dense), model.embeddings(samples.ids)
+        columns = torch.cat([mixdim.dot_interaction(dense, vectors), vectors.reshape(6, 24)], 1)
+        torch.testing.assert_close(model(samples), model.top(columns)[:, 0])
+
+
 class TestDLRMWithFirstOrderWeights(TestDLRM):
     TRACED = ("bags",)
     OPTIONS: ClassVar = {**TestDLRM.OPTIONS, "first_order": True}
@@ -62,6 +73,7 @@ class TestDLRMWithFirstOrderWeights(TestDLRM):
 def test_a_wide_top_chooses_pairs_in_its_graph(monkeypatch):
     monkeypatch.setattr(dlrm, "FOLDED_WIDTH", 7)  # pairs are chosen, not multiplied with 0
     TestDLRM().test_its_graph_gives_the_same_in_onnx_runtime(MIXED)
+    TestDLRMWithVectors().test_its_graph_gives_the_same_in_onnx_runtime(MIXED)
 
 
 class PlainDLRM(nn.Module):

@@ -6,6 +6,7 @@ import pytest
 from method_records import by_method
 from mixdim.runs import models, train
 from mixdim.runs.baseline_report import (
+    advice_on_boosting,
     baselines_in_words,
     baselines_line,
     warning_below_baseline,
@@ -152,3 +153,16 @@ def test_baselines_that_a_record_has_are_not_measured_again(tmp_path, monkeypatc
     assert second.summary["baselines"] == first.summary["baselines"]
     first.summary["version"] = "0.0.1"  # which may have measured them in another way
     assert known_baselines([first]) == {}
+
+
+@pytest.mark.parametrize(("alone", "says"), [(0.45, True), (0.40, True), (0.55, False), (None, False)])
+def test_boosting_is_worth_trying_where_dense_columns_carry_most_of_the_signal(alone, says):
+    losses = {"constant": 0.65, "logistic": 0.42}
+    found = {n: {split: {"log_loss": v} for split in ("validation", "test")} for n, v in losses.items()}
+    found["logistic"]["dense_alone"] = alone
+    summary = {"baselines": found, "test": {"best": {"log_loss": 0.4}}}
+    line = advice_on_boosting(summary)
+    assert (line is not None) == says
+    if line is not None:
+        assert "gradient boosting on the raw columns is worth trying" in line
+        assert ("87%" if alone == 0.45 else "100%") in line

@@ -208,3 +208,24 @@ def test_options_that_do_not_go_together_are_refused(given, message):
     for resolve in (without_data, lambda config: config.resolved_for("rating", train_rows=9)):
         with pytest.raises(ValueError, match=message):
             resolve(RunConfig.of(**given))
+
+
+def test_clicks_of_two_features_are_trained_with_decay_by_time():
+    def resolved(features, **told):
+        names = tuple(map(str, range(features)))
+        config = RunConfig.of(base_dim=8, **told)
+        return config.resolved_for("binary", train_rows=1_000_000, features=names)
+
+    two = resolved(2)
+    assert (two.decay_by, two.schedule, two.epochs, two.patience) == ("time", "linear", 8, 0)
+    assert (two.table_lr, two.table_decay, two.weight_decay) == (0.01, 1.5, 0.3)
+    assert two.model_options["vectors"] is True
+    as_before = [resolved(3), resolved(2, vectors=False), resolved(2, model="dcn")]
+    for other in (*as_before, resolved(2, lr=0.01), resolved(2, optimizer="adagrad")):
+        assert (other.decay_by, other.schedule, other.table_decay) == ("request", "constant", None)
+    ratings = RunConfig.of(model="dlrm", base_dim=8).resolved_for(
+        "rating", train_rows=1_000_000, features=("a", "b")
+    )
+    assert (ratings.decay_by, ratings.model_options["vectors"]) == ("request", False)
+    one_decay = resolved(2, weight_decay=0.7)
+    assert (one_decay.decay_by, one_decay.weight_decay, one_decay.table_decay) == ("time", 0.7, None)

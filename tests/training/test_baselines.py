@@ -221,3 +221,29 @@ def test_a_logistic_regression_that_diverges_is_left_out_with_a_word(monkeypatch
     monkeypatch.setattr(baselines, "fit_logistic", diverges)
     assert list(baselines_of(clicks())) == ["constant"]
     assert "no logistic regression to compare with: the loss is nan" in caplog.text
+
+
+def test_the_loss_of_dense_columns_alone_is_that_of_a_regression_without_ids():
+    """By Newton's method on the training split."""
+    data = clicks_with_bags()
+    train, judge = (data.rows(slice(*data.splits[split])) for split in ("train", "validation"))
+    design, weights = F.pad(train.dense.double(), (0, 1), value=1.0), torch.zeros(3).double()
+    for _ in range(20):
+        chances = torch.sigmoid(design @ weights)
+        hessian = design.t() @ (design * (chances * (1 - chances))[:, None])
+        weights += torch.linalg.solve(hessian, design.t() @ (train.target - chances))
+    logits = F.pad(judge.dense.double(), (0, 1), value=1.0) @ weights
+    expected = F.binary_cross_entropy_with_logits(logits, judge.target.double()).item()
+    measured = fit_logistic(data, 0.0).measured
+    assert measured["dense_alone"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_weight_decay_of_the_logistic_regression_is_the_best_in_validation():
+    data, losses = clicks(), {}
+    for decay in first_order.DECAYS:
+        found = fit_logistic(data, 0.0, decays=[decay]).measured
+        losses[decay] = found["validation"]["log_loss"]
+    tuned = fit_logistic(data, 0.0).measured
+    rises = next(n for n, (a, b) in enumerate(pairwise([*losses.values(), math.inf])) if b > a)
+    best = first_order.DECAYS[rises]  # of a path that ends there
+    assert (tuned["weight_decay"], tuned["validation"]["log_loss"]) == (best, losses[best])

@@ -146,6 +146,9 @@ class ShardedLearner:
         if self.small_tables is not None:
             self.small_tables.zero_grad(set_to_none=True)
 
+    def settle(self) -> None:
+        """Nothing is put off here."""
+
     def dense_parameters(self) -> dict[str, nn.Parameter]:
         """All parameters but those of tables."""
         tables = tuple(inside(name, "tables.") for name in self.places)

@@ -37,7 +37,7 @@ from mixdim.distributed.sharded_learner import (
     inside,
 )
 from mixdim.training.learner import Rates
-from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay, optimizers_of
+from mixdim.training.optimizers import OPTIMIZERS, check_weight_decays, optimizers_of
 from mixdim.training.packed_rows import PackedRows
 
 CLASSES: dict[str, Callable[..., Optimizer]] = {
@@ -57,6 +57,7 @@ def shard(
     table_lr: float | None = None,
     dense_optimizer: str | None = None,
     weight_decay: float = 0.0,
+    table_decay: float | None = None,
     eps: float = 1e-10,
     sharding: Sharding = "auto",
     replicate_below: int = REPLICATE_BELOW,
@@ -68,7 +69,7 @@ def shard(
     - `dense_optimizer` of all else: any of "amsgrad", "adam", "adagrad" and "sgd"; that of tables if not
       given.
     - `lr`, `table_lr`: learning rates; the second is for tables.
-    - `weight_decay`: decoupled, as in `mixdim.training.TrainingOptions`.
+    - `weight_decay`, `table_decay`: decoupled, as in `mixdim.training.TrainingOptions`.
     - `sharding`, `replicate_below`: who holds which table: see docs/distributed.md.
     """
     if not dist.is_initialized():
@@ -78,7 +79,8 @@ def shard(
         )
     positive_number(lr, "lr")
     table_lr = lr if table_lr is None else positive_number(table_lr, "table_lr")
-    check_weight_decay(weight_decay, max(lr, table_lr))
+    check_weight_decays(weight_decay, table_decay, lr, table_lr)
+    table_decay = weight_decay if table_decay is None else table_decay
     positive_number(eps, "eps")  # with 0, numbers that stand for nothing would become 0 / 0
     found = embeddings_in(model)
     if not found:
@@ -122,7 +124,7 @@ def shard(
         spread,
         places,
         # Of row-wise Adagrad, too, options say "adagrad": only tables on TorchRec have it.
-        rates=Rates(optimizer.removeprefix("rowwise_"), lr, table_lr, weight_decay),
+        rates=Rates(optimizer.removeprefix("rowwise_"), lr, table_lr, weight_decay, table_decay),
         kind=OPTIMIZERS[dense_optimizer],
         state_key=STATE.get(optimizer),
         device=place,
@@ -143,8 +145,9 @@ def shard(
         lr=lr,
         table_lr=table_lr,
         weight_decay=weight_decay,
+        table_decay=table_decay,
     )
-    learner.table_decay = table_lr * weight_decay
+    learner.table_decay = table_lr * table_decay
     for embeddings in found.values():
         embeddings.records_numbers = learner.table_decay > 0
     return learner

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mixdim import kernels
 from mixdim.kernels.amsgrad import amsgrad, update_struct
+from mixdim.kernels.decay import bring_up
 from mixdim.kernels.decode import CodedTable, decode
 from mixdim.kernels.forms import SplitForm
 from mixdim.kernels.interaction import dot_interaction, lookup_interaction
@@ -27,7 +28,15 @@ from mixdim.kernels.split import KeptWeights, split_interaction
 from mixdim.kernels.structs import Codes, Lookup
 
 Operation = Literal[
-    "lookup", "interact", "lookup_interact", "scores", "decode", "mlp", "describe_step", "take_steps"
+    "lookup",
+    "interact",
+    "lookup_interact",
+    "scores",
+    "decode",
+    "mlp",
+    "describe_step",
+    "take_steps",
+    "bring_up",
 ]
 
 
@@ -89,6 +98,15 @@ class StepCall(NamedTuple):
     options: dict[str, Any]
 
 
+class BringUpCall(NamedTuple):
+    """Rows of a table that is decayed by time."""
+
+    weight: Tensor
+    decayed_to: Tensor
+    rows: Tensor
+    now: float
+
+
 class Backend:
     """A device's kernels: a method an operation, which returns None for a call that it does not take.
 
@@ -126,6 +144,9 @@ class Backend:
     def take_steps(self, steps: list[tuple[float, ...]]) -> int | None:
         """Take them all: see `mixdim.kernels.amsgrad.amsgrad`."""
         return None
+
+    def bring_up(self, call: BringUpCall) -> int | None:
+        """Bring rows up to date."""
 
 
 class CpuKernels(Backend):
@@ -191,6 +212,12 @@ class CpuKernels(Backend):
     def take_steps(self, steps: list[tuple[float, ...]]) -> int | None:
         """One call for all parameters."""
         return amsgrad(steps)
+
+    def bring_up(self, call: BringUpCall) -> int | None:
+        """One pass over the rows."""
+        is_known = call.rows.dtype is torch.int64 and call.rows.is_contiguous()
+        floats = _are_floats(call.weight, call.decayed_to, contiguous=True)
+        return bring_up(*call) if floats and is_known else None
 
 
 BACKENDS: list[Backend] = [CpuKernels()] if COMPILED else []

@@ -18,7 +18,7 @@ from torch import Tensor
 
 SWITCH = "MIXDIM_KERNELS"
 LEVELS = {"avx2": ("AVX2", "AVX512"), "generic": None}  # the processor levels that each build needs
-INTERFACE = 11  # of native.cpp: a build of another version of mixdim reads other structs
+INTERFACE = 12  # of native.cpp: a build of another version of mixdim reads other structs
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,8 +10,8 @@
 #include <new>
 #include <utility>
 
-#include "amsgrad.h"
 #include "codes.h"
+#include "decay.h"
 #include "gradient.h"
 #include "interaction.h"
 #include "lifted.h"
@@ -104,7 +104,7 @@ int64_t if_memory_lasts(const Work& work) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A number for the structs and functions of this file: library.py refuses a build that has another.
-EXPORT int64_t mixdim_interface(int64_t) { return 11; }
+EXPORT int64_t mixdim_interface(int64_t) { return 12; }
 
 // Where ids are checked, kernels return kFine, kBadOffsets or the position of an id out of range; what they have
 // written by then means nothing.
@@ -195,6 +195,10 @@ EXPORT int64_t mixdim_amsgrad(const Update* updates, int64_t count, int64_t thre
     }
   }
   return -1;
+}
+
+EXPORT int64_t mixdim_bring_up(const Decayed* table, const int64_t* rows, int64_t count, int64_t) {
+  return bring_up(*table, rows, count);
 }
 
 EXPORT void mixdim_interact(const Interaction* from, float* out, int64_t threads) {

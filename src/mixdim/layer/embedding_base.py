@@ -23,6 +23,7 @@ from mixdim.layer.idmap import IdMap, KernelIds
 from mixdim.layer.kernel_view import KernelView, kernel_views
 from mixdim.layer.layout import LIFT, Indices, Layout
 from mixdim.layer.lookup import Tables
+from mixdim.layer.reading import Reader, tell_ids
 from mixdim.layer.sources import GivenBlocks, LayerSource, MatrixSource
 from mixdim.planning.plan import Plan
 from mixdim.storages.codes import all_levels
@@ -55,6 +56,7 @@ class MixedEmbeddingBase(nn.Module):
     lift: Tensor
     codes: Tensor
     steps: Tensor
+    reader: Reader | None = None  # who must know which rows are read, before they are
 
     def __init__(
         self,
@@ -290,7 +292,8 @@ class MixedEmbeddingBase(nn.Module):
             refuse_plain_data_parallel()
         mapped = KernelIds(ids, -1, None)  # rows that the view has numbered
         if view.is_whole:
-            mapped = self.ids.for_kernels(ids, lambda: self._features_of(ids, offsets))
+            tell_ids(self, ids, offsets)
+            mapped = self.ids.for_kernels(ids, lambda: self.features_of(ids, offsets))
         layer = LayerArguments(
             tables=[getattr(self, name) for name in view.table_names],
             lift=getattr(self, LIFT, None),
@@ -311,7 +314,7 @@ class MixedEmbeddingBase(nn.Module):
         """What kernels read of blocks of codes."""
         return Codes(self.codes, self.steps, getattr(self, "coded_lift", None), all_levels())
 
-    def _features_of(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
+    def features_of(self, ids: Tensor, offsets: Tensor | None) -> Tensor:
         """The feature of each id: (F,) for single ids (B, F), (V,) for those of bags."""
         features = self.indices.features
         if offsets is None:
@@ -349,12 +352,8 @@ class MixedEmbeddingBase(nn.Module):
         return Tables(self.layout, indices, of_group, self.sparse, self.padding_id is not None)
 
     @property
-    def _first_table(self) -> Tensor:
-        return getattr(self, next(iter(self.layout.tensors)))
-
-    @property
     def _device(self) -> torch.device:
-        return self._first_table.device
+        return getattr(self, next(iter(self.layout.tensors))).device
 
     @property
     def indices(self) -> Indices:

@@ -57,6 +57,9 @@ class Indices(NamedTuple):
     starts: dict[str, Tensor]  # group -> (C,) their first rows of the layer
     positions: dict[str, Tensor]  # group -> (F,) each feature's place among the C, or -1
     slot_numbers: dict[str, Tensor]  # group -> (slots, numbers): see `Table.slot_numbers`
+    block_starts: Tensor  # (blocks,) first row of the layer, of each block from the first row on
+    block_ends: Tensor  # (blocks,) the row after its last
+    block_slots: Tensor  # (blocks,)
 
 
 @dataclass(frozen=True)
@@ -225,4 +228,7 @@ class Layout:
                 group: tensor(blocks[0].storage.table_type.all_slot_numbers(blocks))
                 for group, blocks in self.groups.items()
             },
+            block_starts=tensor([block.start for block in self.blocks]),
+            block_ends=tensor([block.end for block in self.blocks]),
+            block_slots=tensor([block.slot for block in self.blocks]),
         )

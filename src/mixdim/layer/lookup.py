@@ -107,6 +107,35 @@ def lookup_sum(tables: Tables, bags: Bags) -> Tensor:
     return tables.stack(planes)
 
 
+def table_rows(tables: Tables, rows: Tensor) -> Iterable[tuple[str, Tensor]]:
+    """By name of a table, which of its rows these rows of the layer read: some maybe several times.
+
+    Rows are (F, B), of each feature its own, or (V,) of any.
+    """
+    if rows.dim() == 2 and not tables.padded and not tables.layout.bands:
+        for table, group, whole in tables.whole():
+            in_block = rows[tables.indices.columns[group]] - tables.indices.starts[group][:, None]
+            for name in table.row_sparse:
+                yield f"{name}_{group}", table.table_rows(in_block, slice(len(whole))).flatten()
+        return
+    rows = rows.flatten()
+    rows = rows[rows >= 0] if tables.padded else rows
+    blocks = tables.layout.blocks
+    number = torch.searchsorted(tables.indices.block_ends, rows, right=True)
+    start, slot = (
+        column[number] for column in (tables.indices.block_starts, tables.indices.block_slots)
+    )
+    in_block = rows - start
+    groups = list(tables.of_group)
+    if len(groups) > 1:
+        of_block = torch.tensor([groups.index(block.storage.group) for block in blocks])
+        of_row = of_block.to(rows.device)[number]
+    for place, (group, table) in enumerate(tables.of_group.items()):
+        here = slice(None) if len(groups) == 1 else of_row == place
+        for name in table.row_sparse:
+            yield f"{name}_{group}", table.table_rows(in_block[here], slot[here]).flatten()
+
+
 def _sum_band(tables: Tables, block: LaidBlock, bags: Bags) -> Tensor:
     """What the rows of one band add to the bags of its feature: (B, base_dim)."""
     here = bags.where((bags.values >= block.start) & (bags.values < block.end))

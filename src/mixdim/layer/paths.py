@@ -16,6 +16,7 @@ from torch import Tensor
 from mixdim.kernels.backend import LookupCall, dispatch
 from mixdim.layer.bags import Bags, Pooling, check_bags, checked_offsets, reduce_bags, unroll_bags
 from mixdim.layer.lookup import lookup, lookup_each, lookup_sum
+from mixdim.layer.reading import tell_rows
 
 if TYPE_CHECKING:
     from mixdim.kernels.structs import Lookup
@@ -29,6 +30,7 @@ def look_up(layer: MixedEmbeddingBase, ids: Tensor) -> Tensor:
     if found is not None:
         return found
     rows = layer.ids(ids, layer.indices.features).t()
+    tell_rows(layer, rows)
     view = layer.training_view
     if view is None or view.is_whole:
         return lookup(layer.tables(), rows)
@@ -79,6 +81,7 @@ def look_up_bags(
     if pooling == "max" or pooling == "product":
         bags = unroll_bags(values, offsets, weights, layer.num_features)
         rows = layer.ids.bags(bags)
+        tell_rows(layer, rows.values)
         vectors = lookup_each(layer.tables(), rows.values, layer.layout.blocks)
         return reduce_bags(rows, vectors, pooling)
     summed = _sum_bags(layer, values, offsets, weights)
@@ -100,6 +103,7 @@ def _sum_bags(
         return found
     bags = unroll_bags(values, offsets, weights, layer.num_features)
     rows = layer.ids.bags(bags)
+    tell_rows(layer, rows.values)
     view = layer.training_view
     if view is None or view.is_whole:
         return lookup_sum(layer.tables(), rows)

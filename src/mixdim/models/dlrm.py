@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mixdim._util.options import opt
+from mixdim.layer.interaction import dot_interaction
 from mixdim.models.base import (
     ANY_FEATURES,
     MANY_ROWS,
@@ -30,7 +31,7 @@ from mixdim.models.mlp import (
     zero_last_layer,
 )
 from mixdim.models.samples import Samples
-from mixdim.models.tables import interact
+from mixdim.models.tables import interact, look_up
 from mixdim.planning.plan import Plan
 from mixdim.storages.init import Init
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mixdim.serving.graph import Graph
     from mixdim.serving.lookup import Vectors
 
+FEW_FEATURES = 2  # up to here the preset "auto" lets the top MLP read vectors
 FOLDED_WIDTH = 64  # of the top MLP's first layer in a graph; see `_first_of_top`
 
 
@@ -54,6 +56,8 @@ class DLRM(FeatureModel):
       samples, takes the place of the bottom MLP's output.
     - `bottom`, `top`: widths of the hidden layers: num_dense-512-256-64-base_dim, with a ReLU after
       every layer, and 512-256-1. (The paper does not give them; these are its authors' later ones.)
+    - `vectors`: whether the top MLP also reads the features' vectors, and not only their products. The
+      paper's does not: of two features it sees one product.
     - `first_order`: a `FirstOrder` that is added.
     - `init`, `generator`: how the MLPs' weights are drawn, as in `mixdim.models.mlp`.
 
@@ -76,6 +80,13 @@ class DLRM(FeatureModel):
         top: tuple[int, ...] = opt(
             (512, 256), "Hidden widths of the MLP above.", panel=PANEL, from_data=True
         )
+        vectors: bool = opt(
+            False,
+            "Let the MLP above read vectors beside their dot products.",
+            panel=PANEL,
+            from_data=True,
+            absent=False,
+        )
         first_order: bool = opt(
             False, "Add a weight for each id and each number.", panel=PANEL, from_data=True, absent=False
         )
@@ -89,10 +100,13 @@ class DLRM(FeatureModel):
 
     @classmethod
     def auto(cls, facts: Facts) -> Options:
-        """Few rows do not feed the paper's wide MLPs."""
+        """Few rows do not feed the paper's wide MLPs, and few features make few products."""
+        few = 0 < len(facts.features) <= FEW_FEATURES
         if facts.train_rows >= MANY_ROWS:
-            return cls.Options(first_order=True, from_baseline=True)
-        return cls.Options(bottom=(64, 32), top=(64, 32), first_order=True, from_baseline=True)
+            return cls.Options(vectors=few, first_order=True, from_baseline=True)
+        return cls.Options(
+            bottom=(64, 32), top=(64, 32), vectors=few, first_order=True, from_baseline=True
+        )
 
     @classmethod
     def numbers_per_id(cls, options: Options) -> int:
@@ -110,6 +124,7 @@ class DLRM(FeatureModel):
             num_dense=facts.num_dense,
             bottom=options.bottom,
             top=options.top,
+            vectors=options.vectors,
             first_order=FirstOrder.of(plan, facts, layer) if options.first_order else None,
             **drawn._asdict(),
         )
@@ -121,6 +136,7 @@ class DLRM(FeatureModel):
         num_dense: int,
         bottom: Sequence[int] = (512, 256, 64),
         top: Sequence[int] = (512, 256),
+        vectors: bool = False,
         first_order: FirstOrder | None = None,
         init: Init = "xavier",
         generator: torch.Generator | None = None,
@@ -133,13 +149,20 @@ class DLRM(FeatureModel):
             self.bottom = mlp(widths, init=init, generator=generator).append(nn.ReLU())
         else:
             self.bottom = LearnedVector(base_dim, init=init, generator=generator)
+        self.vectors = vectors
         num_columns = base_dim + num_slots * (num_slots - 1) // 2
+        if vectors:
+            num_columns += self.embeddings.num_features * base_dim
         self.top = mlp((num_columns, *top, 1), init=init, generator=generator)
 
     def score(self, numbers: Tensor, samples: Samples) -> Tensor:
         """The logit of the top MLP: (batch,)."""
         dense = self.bottom(numbers)  # (batch, base_dim)
-        return self.top(interact(dense, self.embeddings, samples)).squeeze(1)
+        if not self.vectors:
+            return self.top(interact(dense, self.embeddings, samples)).squeeze(1)
+        found = look_up(self.embeddings, samples)  # (batch, features, base_dim)
+        columns = torch.cat([dot_interaction(dense, found), found.flatten(1)], dim=1)
+        return self.top(columns).squeeze(1)
 
     def start_with_zero(self) -> None:
         """Set the last layer to 0."""
@@ -157,7 +180,11 @@ class DLRM(FeatureModel):
         first, *others = modules_of(self.top)
         assert isinstance(first, nn.Linear)
         places = [0, *(1 + feature for feature in found.features)]
-        hidden = _first_of_top(graph, first, dense, products, places)
+        flat = ""
+        if self.vectors:
+            width = self.embeddings.num_features * self.embeddings.base_dim
+            flat = graph.reshape(found.in_order(graph), [-1, width])
+        hidden = _first_of_top(graph, first, dense, products, places, flat)
         return single_column(graph, layers_in_graph(graph, others, hidden))
 
 
@@ -181,12 +208,13 @@ class LearnedVector(nn.Module):
 
 
 def _first_of_top(
-    graph: Graph, linear: nn.Linear, dense: str, products: str, places: Sequence[int]
+    graph: Graph, linear: nn.Linear, dense: str, products: str, places: Sequence[int], flat: str
 ) -> str:
     """The top MLP's first layer, from the dense vector and the products of all slots (batch, S, S).
 
-    Its weights (out, D + pairs) read the pairs of slots (1, 0), (2, 0), (2, 1), ...; `places` says which
-    slot each is now. If it is narrow, products that are no pair, or the other half, get weights of 0:
+    Its weights (out, D + pairs + vectors) read the pairs of slots (1, 0), (2, 0), (2, 1), ...; `places`
+    says which slot each is now. `flat` are the vectors that it reads too, (batch, F * D), or "".
+    If it is narrow, products that are no pair, or the other half, get weights of 0:
     to choose the pairs first takes longer than to multiply the others with 0.
     """
     num_slots = len(places)
@@ -198,11 +226,16 @@ def _first_of_top(
         # Pair by pair for all samples at once: to choose within each sample takes longer.
         by_pair = graph.add("Transpose", values, perm=[1, 0])
         by_pair = graph.add("Gather", by_pair, graph.constant(chosen.numpy()), axis=0)
-        values = graph.concat([dense, graph.add("Transpose", by_pair, perm=[1, 0])], axis=1)
+        pairs = graph.add("Transpose", by_pair, perm=[1, 0])
+        values = graph.concat([dense, pairs, *([flat] if flat else [])], axis=1)
         return layers_in_graph(graph, [linear], values)
-    weight = linear.weight.detach()
-    of_dense, of_pairs = weight[:, : -len(chosen)].t(), weight[:, -len(chosen) :].t()
-    of_pairs = weight.new_zeros(num_slots**2, len(weight)).index_copy(0, chosen, of_pairs)
+    others = linear.in_features - len(chosen)
+    width = others // num_slots if flat else others  # of the dense vector, and of each of the others
+    sizes = [width, len(chosen), others - width]
+    of_dense, of_pairs, of_vectors = linear.weight.detach().t().split(sizes)
+    of_pairs = of_pairs.new_zeros(num_slots**2, linear.out_features).index_copy(0, chosen, of_pairs)
     bias = [] if linear.bias is None else [graph.weights(linear.bias)]
     of_all = graph.add("Gemm", dense, graph.weights(of_dense), *bias)
+    if flat:
+        of_all = graph.add("Gemm", flat, graph.weights(of_vectors), of_all)
     return graph.add("Gemm", values, graph.weights(of_pairs), of_all)

@@ -13,6 +13,7 @@ from mixdim.tasks import TASKS
 
 Summary = Mapping[str, Any]
 FEW_STEPS = 500  # no model of this package has learnt much by then, with the usual learning rates
+MOST_OF_THE_GAIN = 0.8  # of logistic regression; on a sample of Criteo dense columns alone have 0.54
 NAMES = {"constant": "the constant", "biases": "shrunken biases", "logistic": "logistic regression"}
 
 
@@ -61,6 +62,21 @@ def warning_below_baseline(summary: Summary) -> str | None:
     return (
         f"warning: in validation this model is worse than {NAMES.get(name, name)}: {objective} "
         f"{best[objective]:.4f} against {losses[name]:.4f}; {_remedy(summary, best, last)}"
+    )
+
+
+def advice_on_boosting(summary: Summary) -> str | None:
+    """Say that gradient boosting is worth trying where dense columns carry most of the signal."""
+    known = summary.get("baselines") or {}
+    alone, losses = known.get("logistic", {}).get("dense_alone"), baseline_losses(summary, "validation")
+    if alone is None or losses["logistic"] >= losses["constant"]:
+        return None
+    share = (losses["constant"] - alone) / (losses["constant"] - losses["logistic"])
+    if share < MOST_OF_THE_GAIN:
+        return None
+    return (
+        f"dense columns alone give {min(share, 1):.0%} of what logistic regression gains over the "
+        "constant: gradient boosting on the raw columns is worth trying beside this model"
     )
 
 

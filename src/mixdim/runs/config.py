@@ -99,21 +99,29 @@ class RunConfig:
         from_data=True,
     )
     weight_decay: float | None = opt(
-        help="Decoupled weight decay, applied to the rows of the batch; 0 disables it.",
+        help="Decoupled weight decay; 0 disables it.", panel=TRAINING, absent=0.0, from_data=True
+    )
+    table_decay: float | None = opt(
+        help="Weight decay of tables of embeddings; --weight-decay if not given.",
         panel=TRAINING,
-        absent=0.0,
         from_data=True,
     )
-    penalty: float | None = opt(
-        help="Strength of a penalty on what ratings look up, in their loss; 0 disables it.",
+    decay_by: str | None = opt(
+        help="Of tables, decay all rows at every step (time), or the rows of the batch (request).",
         panel=TRAINING,
-        absent=0.0,
+        absent="request",
         from_data=True,
     )
     schedule: str | None = opt(
         help="How learning rates change: constant, or to 0 over all epochs: linear or cosine.",
         panel=TRAINING,
         absent="constant",
+        from_data=True,
+    )
+    penalty: float | None = opt(
+        help="Strength of a penalty on what ratings look up, in their loss; 0 disables it.",
+        panel=TRAINING,
+        absent=0.0,
         from_data=True,
     )
     batch_size: int | None = opt(help="Samples a step.", panel=TRAINING, from_data=True)
@@ -203,10 +211,16 @@ class RunConfig:
         *,
         train_rows: int | None = None,
         num_ids: int = 0,
+        features: tuple[str, ...] = (),
     ) -> RunConfig:
         """Fill in what is not given, for data of a task and size: see `resolution.resolved_for`."""
         return resolution.resolved_for(
-            self, task, untrained_unknown, train_rows=train_rows, num_ids=num_ids
+            self,
+            task,
+            untrained_unknown,
+            train_rows=train_rows,
+            num_ids=num_ids,
+            features=features,
         )
 
     def training_options(self) -> TrainingOptions:

@@ -37,8 +37,11 @@ def for_ranks(config: RunConfig, dataset: Dataset) -> RunConfig:
             f"optimizer must be one of {', '.join(OPTIMIZERS)} with --distributed, as TorchRec has no "
             f"other for tables on a CPU, got {optimizer!r}"
         )
+    if config.decay_by == "time":
+        raise ValueError("decay_by must be request with --distributed: TorchRec holds the tables")
     bits = None if gives_widths(config) else 32  # what one process does otherwise
-    return RunConfig(model=name, optimizer=optimizer, distributed=True, bits=bits).merged_with(config)
+    own: dict[str, Any] = {"decay_by": "request", "bits": bits}
+    return RunConfig(model=name, optimizer=optimizer, distributed=True, **own).merged_with(config)
 
 
 def check_shardable(plan: Plan) -> None:
@@ -82,4 +85,5 @@ def sharded(model: Model, config: RunConfig) -> Any:
         table_lr=options.table_lr,
         optimizer=options.optimizer,
         weight_decay=options.weight_decay,
+        table_decay=options.table_decay,
     )

@@ -42,6 +42,8 @@ def forecast_of(config: RunConfig, plan: Plan, dataset: Dataset) -> MemoryForeca
         train_rows=dataset.splits["train"][1],
         evaluation_rows=dataset.meta.num_rows - dataset.splits["train"][1],
         dropout_ids=plan.num_rows if config.unknown_dropout else 0,
+        decay_by_time=config.decay_by == "time"
+        and bool(config.weight_decay if config.table_decay is None else config.table_decay),
     )
 
 

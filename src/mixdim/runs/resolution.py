@@ -28,7 +28,8 @@ TEMPERATURE = 0.3  # where the paper's Fig. 2 is at its best
 MOST_BANDS = 1024  # of a feature
 # A stronger one turns the vectors of ids that share rows off; one value was tried.
 SHARED_ROWS_PENALTY = 0.4
-MAY_BE_MISSING = ("table_lr", "checkpoint_every", "slice_by")  # of a run's options to train
+# Of a run's options to train.
+MAY_BE_MISSING = ("table_lr", "table_decay", "checkpoint_every", "slice_by")
 
 
 def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:
@@ -41,6 +42,7 @@ def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:
         dataset.untrained_unknown,
         train_rows=max(1, stop - start),
         num_ids=sum(map(len, dataset.counts.values())),
+        features=tuple(dataset.feature_names),
     )
     plan = None if config.plan is None else str(Path(config.plan).resolve())
     return replace(found, data=str(dataset.path.resolve()), plan=plan)
@@ -53,6 +55,7 @@ def resolved_for(
     *,
     train_rows: int | None = None,
     num_ids: int = 0,
+    features: tuple[str, ...] = (),
 ) -> RunConfig:
     """Fill in what a config does not give: the preset, and the paper's settings.
 
@@ -64,6 +67,12 @@ def resolved_for(
     if found.preset == AUTO:
         if train_rows is None:
             raise ValueError("preset auto chooses from the data: say how many train_rows it has")
+        facts = Facts(features, train_rows=train_rows, num_ids=num_ids)
+        own = dict(vars(model.auto(facts)))
+        if "first_order" in own and not _can_afford_weights(config, num_ids):
+            own["first_order"] = False
+        if "vectors" in own and task_of(task).pace.by_time is None:
+            own["vectors"] = False  # measured with clicks alone
         training = auto_options(
             task,
             train_rows,
@@ -71,12 +80,12 @@ def resolved_for(
             optimizer=str(found.optimizer),
             lr=config.lr,
             shows_vectors=model.shows_vectors,
+            by_time=bool(own.get("vectors") and config.model_options.get("vectors", True)),
         )
-        own = dict(vars(model.auto(Facts(train_rows=train_rows, num_ids=num_ids))))
-        if "first_order" in own and not _can_afford_weights(config, num_ids):
-            own["first_order"] = False
         if training.penalty and config.method is not None and method_named(config.method).shares_rows:
             training = replace(training, penalty=SHARED_ROWS_PENALTY)
+        if config.weight_decay is not None:
+            training = replace(training, table_decay=None)  # it is that of all
         init = "aligned" if training.penalty else "xavier"
         found = found.merged_with(replace(_defaults_of(training, own), init=init))
     options = found.model_options

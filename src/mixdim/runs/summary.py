@@ -17,7 +17,11 @@ from mixdim.data.unknown_values import advice
 from mixdim.models import Model
 from mixdim.planning.budget import parse_budget
 from mixdim.planning.plan import Plan
-from mixdim.runs.baseline_report import baselines_line, warning_below_baseline
+from mixdim.runs.baseline_report import (
+    advice_on_boosting,
+    baselines_line,
+    warning_below_baseline,
+)
 from mixdim.runs.config import RunConfig, run_options
 from mixdim.runs.folder import JOURNAL, SUMMARY
 from mixdim.runs.models import bytes_by_part, bytes_of
@@ -131,5 +135,6 @@ def advice_after(summary: Mapping[str, Any]) -> list[str]:
         baselines_line([summary]),
         advice(summary.get("unknown_lookups", {}), prepared=not generated),
         warning_below_baseline(summary),
+        advice_on_boosting(summary),
     )
     return [lines for lines in lines_of_all if lines is not None]

@@ -35,7 +35,7 @@ class FloatRows(Table):
 
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Take rows as they are stored: -> (..., dim)."""
-        return F.embedding(self._table_rows(rows, slots), self.tensors["table"], sparse=self.sparse)
+        return F.embedding(self.table_rows(rows, slots), self.tensors["table"], sparse=self.sparse)
 
     def pool(
         self, rows: Tensor, slots: Tensor | int, numbers: Tensor, num_bags: int, weights: Tensor | None
@@ -43,7 +43,7 @@ class FloatRows(Table):
         """Add up stored rows by the number of their bag: (V,) -> (num_bags, dim)."""
         table = self.tensors["table"]
         return F.embedding_bag(
-            self._table_rows(rows, slots),
+            self.table_rows(rows, slots),
             table,
             torch.searchsorted(numbers, torch.arange(num_bags + 1, device=numbers.device)),
             mode="sum",
@@ -56,7 +56,8 @@ class FloatRows(Table):
         """The vectors of all rows of one block: (size, base_dim)."""
         return self.lift(self.parts(block)["table"], block.slot).expand(block.size, -1)
 
-    def _table_rows(self, rows: Tensor, slots: Slots) -> Tensor:
+    def table_rows(self, rows: Tensor, slots: Slots) -> Tensor:
+        """A row of its own for each, or the one that all share: -> (...)."""
         is_shared = self.blocks[0].storage.dim == 0
         return (torch.zeros_like(rows) if is_shared else rows) + self.of_slots(slots, 0)
 

@@ -42,9 +42,13 @@ class HashedTable(Table):
 
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Add up the shared rows of each row: -> (..., dim)."""
+        shared = self.table_rows(rows, slots)
+        return F.embedding(shared, self.tensors["table"], sparse=self.sparse).sum(-2)
+
+    def table_rows(self, rows: Tensor, slots: Slots) -> Tensor:
+        """The shared rows of each row: -> (..., hashes)."""
         buckets = hash_rows(rows, self.hashes) % self.of_slots(slots, 1)[..., None]
-        table_rows = buckets + self.of_slots(slots, 0)[..., None]  # (..., hashes)
-        return F.embedding(table_rows, self.tensors["table"], sparse=self.sparse).sum(-2)
+        return buckets + self.of_slots(slots, 0)[..., None]
 
     def take_in_graph(
         self, graph: Graph, rows: str, blocks: Sequence[HeldBlock], *, blocks_first: bool

@@ -36,10 +36,14 @@ class QuotientRemainderTable(Table):
 
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Multiply quotient and remainder rows: -> (..., dim)."""
-        first, buckets, first_remainder = (self.of_slots(slots, column) for column in range(3))
-        table_rows = torch.stack([first + rows // buckets, first_remainder + rows % buckets])
-        quotient, remainder = F.embedding(table_rows, self.tensors["table"], sparse=self.sparse)
+        pairs = self.table_rows(rows, slots)
+        quotient, remainder = F.embedding(pairs, self.tensors["table"], sparse=self.sparse)
         return quotient * remainder
+
+    def table_rows(self, rows: Tensor, slots: Slots) -> Tensor:
+        """The quotient row and the remainder row of each row: -> (2, ...)."""
+        first, buckets, first_remainder = (self.of_slots(slots, column) for column in range(3))
+        return torch.stack([first + rows // buckets, first_remainder + rows % buckets])
 
     def take_in_graph(
         self, graph: Graph, rows: str, blocks: Sequence[HeldBlock], *, blocks_first: bool

@@ -117,6 +117,10 @@ class Table(ABC):
         """What `take` must know of each block of a group."""
         return [cls.slot_numbers(block) for block in blocks]
 
+    def table_rows(self, rows: Tensor, slots: Slots) -> Tensor:
+        """The rows of the tensors in `row_sparse` that `take` reads, some maybe several times."""
+        raise NotImplementedError
+
     @abstractmethod
     def take(self, rows: Tensor, slots: Slots) -> Tensor:
         """Take rows as they are stored: (C, B) of a slice of C slots, or (V,) -> (..., dim)."""

@@ -14,7 +14,7 @@ from mixdim.tasks.metrics import (
     labelled_rows,
     log_loss,
 )
-from mixdim.tasks.task import Pace, Task
+from mixdim.tasks.task import ByTime, Pace, Task
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +62,7 @@ BINARY = Task(
         most_samples=20_000_000,  # so clicks of more rows are seen once
         patient_epochs=2,
         table_lr=lambda train_rows: 3e-3,
+        by_time=ByTime(epochs=8, most_samples=30_000_000, table_lr=1e-2, table_decay=1.5),
     ),
     penalized_pace=None,
     prediction=lambda logits: torch.sigmoid(logits),

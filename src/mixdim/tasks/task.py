@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class ByTime:
+    """How the preset "auto" trains where ids are the signal: rates fall to 0, and every row decays."""
+
+    epochs: int
+    most_samples: int
+    table_lr: float
+    table_decay: float
+
+
+@dataclass(frozen=True)
 class Pace:
     """How long and how fast the preset "auto" trains: see training/auto.py.
 
@@ -22,6 +32,7 @@ class Pace:
     - `schedule`: how rates change.
     - `penalty`: the strength of the penalty of training/penalty.py, which then takes the place of weight
       decay; 0: none.
+    - `by_time`: what is done instead where a model reads the vectors of few features.
     """
 
     least_epochs: int
@@ -31,6 +42,7 @@ class Pace:
     table_lr: Callable[[int], float]
     schedule: str = "constant"
     penalty: float = 0.0
+    by_time: ByTime | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from mixdim._util.arguments import whole_number
 from mixdim.tasks import task_of
@@ -28,6 +29,7 @@ def auto_options(
     optimizer: str = "amsgrad",
     lr: float | None = None,
     shows_vectors: bool = False,
+    by_time: bool = False,
 ) -> TrainingOptions:
     """Choose how to train on so many rows.
 
@@ -36,6 +38,8 @@ def auto_options(
     - `optimizer`: weight decay was measured with AMSGrad, so others go without unless told.
     - `lr`: the learning rate of all but tables, if one is given.
     - `shows_vectors`: whether the model tells what it looks up, so that its loss can have a penalty.
+    - `by_time`: whether the model reads the vectors of few features. With the task's `Pace.by_time`, all
+      rows of tables decay in each step, and rates fall to 0 over fixed epochs.
 
     >>> small, large = auto_options("binary", 40_000), auto_options("binary", 40_000_000)
     >>> (small.batch_size, small.epochs), (large.batch_size, large.epochs)
@@ -45,7 +49,7 @@ def auto_options(
     pace = (of_task.penalized_pace if shows_vectors else None) or of_task.pace
     fits = lr is None or lr * WEIGHT_DECAY < 1  # with more, weights would change sign
     decays = optimizer == "amsgrad" and fits and not pace.penalty
-    return TrainingOptions(
+    chosen = TrainingOptions(
         optimizer,
         lr=LR if lr is None else lr,
         table_lr=pace.table_lr(rows),
@@ -57,6 +61,18 @@ def auto_options(
         schedule=pace.schedule,
         penalty=pace.penalty,
         unknown_dropout=bool(untrained_unknown),
+    )
+    if not by_time or pace.by_time is None or optimizer != "amsgrad":
+        return chosen
+    return replace(
+        chosen,
+        epochs=max(1, min(pace.by_time.epochs, pace.by_time.most_samples // rows)),
+        patience=None,
+        evaluations_per_epoch=1,
+        schedule="linear",
+        decay_by="time",
+        table_lr=pace.by_time.table_lr,
+        table_decay=pace.by_time.table_decay,
     )
 
 
@@ -85,6 +101,8 @@ def in_words(options: TrainingOptions, train_rows: int) -> str:
         "without improvement"
     )
     held_back = f"weight decay {options.weight_decay:g}"
+    if options.table_decay is not None:
+        held_back += f", of tables {options.table_decay:g}"
     if options.penalty:
         held_back = f"penalty {options.penalty:g} on what is looked up" + (
             f", {held_back}" if options.weight_decay else ""

@@ -28,12 +28,15 @@ class Rates(NamedTuple):
     lr: float
     table_lr: float
     weight_decay: float
+    table_decay: float
 
     @classmethod
     def of(cls, options: TrainingOptions) -> Rates:
         """Those that options name."""
         table_lr = options.lr if options.table_lr is None else options.table_lr
-        return cls(options.optimizer, options.lr, table_lr, options.weight_decay)
+        decay = options.weight_decay
+        table_decay = decay if options.table_decay is None else options.table_decay
+        return cls(options.optimizer, options.lr, table_lr, decay, table_decay)
 
     def check(self, options: TrainingOptions) -> None:
         """Refuse options that name others."""
@@ -76,6 +79,9 @@ class Learner(Protocol):
     def zero_grad(self) -> None:
         """Forget the gradients."""
 
+    def settle(self) -> None:
+        """Bring up to date what steps have put off, before weights are measured or kept."""
+
     def tensors(self) -> dict[str, Held]:
         """Return the tensors of model and optimizer as they are, not copied."""
 
@@ -104,6 +110,8 @@ class LocalLearner:
             lr=options.lr,
             table_lr=options.table_lr,
             weight_decay=options.weight_decay,
+            table_decay=options.table_decay,
+            decay_by=options.decay_by,
         )
 
     @property
@@ -131,6 +139,10 @@ class LocalLearner:
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self.optimizer.zero_grad()
+
+    def settle(self) -> None:
+        """Decay what is behind."""
+        self.optimizer.settle()
 
     def tensors(self) -> dict[str, Held]:
         """Return all tensors as they are."""

@@ -60,10 +60,12 @@ def forecast_memory(
     train_rows: int,
     evaluation_rows: int,
     dropout_ids: int = 0,
+    decay_by_time: bool = False,
 ) -> MemoryForecast:
     """Forecast what training a model takes; on the "meta" device it needs no weights for that.
 
     - Parameters: with buffers, such as the rank of each id.
+    - Optimizer state: with decay by time, 4 bytes more for each row of a table.
     - Gradients: of dense parameters as large as they are; of row-sparse tables at most one row for each
       id of a batch, or several where rows are sums (`gradient_rows_per_id`), held twice for a moment.
     - Activations: of each linear layer its input and output, each with a gradient; of embeddings a
@@ -90,7 +92,8 @@ def forecast_memory(
     batches = 24 * batch_size * (num_ids + num_dense + 1)
     return MemoryForecast(
         parameters=sum(sizes.values()) + sum(buffer.nbytes for buffer in model.buffers()),
-        optimizer_state=OPTIMIZERS[optimizer].copies * sum(sizes.values()),
+        optimizer_state=OPTIMIZERS[optimizer].copies * sum(sizes.values())
+        + 4 * decay_by_time * sum(map(len, tables.values())),
         gradients=sum(size for name, size in sizes.items() if name not in sparse) + 2 * touched,
         activations=4 * batch_size * numbers,
         data=4 * train_rows + batches + 64 * evaluation_rows + 4 * dropout_ids,

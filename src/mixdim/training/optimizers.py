@@ -15,6 +15,7 @@ from torch.sparse import check_sparse_tensor_invariants
 from mixdim._util.arguments import real_number
 from mixdim.optim import MOMENTS, SparseAMSGrad
 from mixdim.planning.plan import Plan
+from mixdim.training.time_decay import DecayedTable, TimeDecay, is_of_decay
 
 STEP = "step"
 DECAY = "decoupled_weight_decay"  # of a group of parameters; PyTorch's own weight_decay is not decoupled
@@ -80,12 +81,22 @@ OPTIMIZERS = {
 }
 
 
-def check_weight_decay(weight_decay: float, lr: float) -> None:
+def check_weight_decays(
+    weight_decay: float, table_decay: float | None, lr: float, table_lr: float | None
+) -> None:
     """Refuse a weight decay with which weights would change sign, at the largest learning rate."""
-    if not 0 <= real_number(weight_decay, "weight_decay") < 1 / lr:
+    of_tables = lr if table_lr is None else table_lr
+    if table_decay is None:
+        _check_weight_decay("weight_decay", weight_decay, max(lr, of_tables))
+    else:
+        _check_weight_decay("weight_decay", weight_decay, lr)
+        _check_weight_decay("table_decay", table_decay, of_tables)
+
+
+def _check_weight_decay(name: str, decay: float, lr: float) -> None:
+    if not 0 <= real_number(decay, name) < 1 / lr:
         raise ValueError(
-            f"weight_decay must be at least 0 and below 1 / learning rate = {1 / lr:g}, "
-            f"got {weight_decay:g}"
+            f"{name} must be at least 0 and below 1 / learning rate = {1 / lr:g}, got {decay:g}"
         )
 
 
@@ -115,9 +126,12 @@ class NamedParts:
         self, kind: OptimizerKind, parameters: dict[str, nn.Parameter], parts: list[Optimizer]
     ) -> None:
         self.kind, self.parameters, self.parts = kind, parameters, parts
+        self.time_decay: TimeDecay | None = None
 
     def step(self) -> None:
         """Update every parameter that has a gradient, after its weight decay."""
+        if self.time_decay is not None:
+            self.time_decay.before_step()
         for part in self.parts:
             for group in part.param_groups:
                 if decay := group.get(DECAY, 0.0):
@@ -126,6 +140,13 @@ class NamedParts:
         with check_sparse_tensor_invariants(False):
             for part in self.parts:
                 part.step()
+        if self.time_decay is not None:
+            self.time_decay.after_step()
+
+    def settle(self) -> None:
+        """Bring all rows up to date that are decayed by time."""
+        if self.time_decay is not None:
+            self.time_decay.settle()
 
     def scale_rates(self, factor: float) -> None:
         """Take the next steps with this factor of the learning rates; the decay follows the rate."""
@@ -146,11 +167,13 @@ class NamedParts:
                     tensors[f"{name}/{key}"] = value
                 else:
                     numbers[f"{name}/{key}"] = value
-        return tensors, numbers
+        of_decay = ({}, {}) if self.time_decay is None else self.time_decay.state()
+        return tensors | of_decay[0], numbers | of_decay[1]
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
         """Take over what `state` returned; tensors are copied to where their parameters are."""
         self.check_state(tensors, numbers)
+        tensors, numbers = self._without_decay(tensors, numbers, TimeDecay.load_state)
         for part in self.parts:
             part.state.clear()
         owner = {name: part for part in self.parts for name in _names(part, self.parameters)}
@@ -165,6 +188,7 @@ class NamedParts:
 
     def check_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
         """Say what of a state is not one of these parameters'; nothing is changed."""
+        tensors, numbers = self._without_decay(tensors, numbers, TimeDecay.check_state)
         found: dict[str, set[str]] = {}
         for place, value in chain(tensors.items(), numbers.items()):
             name, _, key = place.rpartition("/")
@@ -181,6 +205,19 @@ class NamedParts:
                         f"the state of parameter {name!r} must have {_listed(wanted)} "
                         f"for {type(part).__name__}, got {_listed(keys)}"
                     )
+
+    def _without_decay(
+        self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float], do: Callable[..., None]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+        """Hand a state's part that is of the decay by time to it; returns the rest."""
+        if self.time_decay is None:
+            return tensors, numbers
+        of_decay = [{n: v for n, v in part.items() if is_of_decay(n)} for part in (tensors, numbers)]
+        do(self.time_decay, *of_decay)
+        return (
+            {name: tensor for name, tensor in tensors.items() if name not in of_decay[0]},
+            {name: number for name, number in numbers.items() if name not in of_decay[1]},
+        )
 
     def _states(self) -> list[tuple[str, dict[str, Any]]]:
         return [
@@ -202,12 +239,16 @@ class NamedOptimizer(NamedParts):
         lr: float,
         table_lr: float | None = None,
         weight_decay: float = 0.0,
+        table_decay: float | None = None,
+        decay_by: str = "request",
     ) -> None:
         """Make it; `table_lr` is for tables of embeddings, if it is another.
 
         Projections take `lr`: every row of their block moves them in each step, as those of an MLP.
 
-        The `weight_decay` is that of embeddings and matrices; an MLP's biases have none.
+        The `weight_decay` is that of embeddings, unless they have a `table_decay` of their own, and of
+        matrices; an MLP's biases have none. By "time",
+        every row of a table decays at every step, by "request" those that its gradient names.
         """
         for module in model.modules():
             if isinstance(plan := getattr(module, "plan", None), Plan):
@@ -221,8 +262,11 @@ class NamedOptimizer(NamedParts):
             lr=lr,
             table_lr=lr if table_lr is None else table_lr,
             weight_decay=weight_decay,
+            table_decay=weight_decay if table_decay is None else table_decay,
         )
         super().__init__(kind, parameters, parts)
+        if decay_by == "time":
+            self.time_decay = _time_decay(model, parameters, parts)
 
 
 def optimizers_of(
@@ -234,16 +278,36 @@ def optimizers_of(
     lr: float,
     table_lr: float,
     weight_decay: float,
+    table_decay: float,
 ) -> list[Optimizer]:
     """Make PyTorch's optimizers of all parameters; those in `tables` are tables of embeddings."""
     groups: dict[tuple[float, float], Named] = {}
     for name, parameter in parameters.items():
-        decay = weight_decay if name in tables or parameter.dim() > 1 else 0.0
+        decay = table_decay if name in tables else weight_decay * (parameter.dim() > 1)
         rate = table_lr if name in tables else lr
         groups.setdefault((rate, decay), []).append((name, parameter))
     return [
         part for (rate, decay), some in groups.items() for part in kind.parts(some, sparse, rate, decay)
     ]
+
+
+def _time_decay(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], parts: Iterable[Optimizer]
+) -> TimeDecay | None:
+    """The decay by time of all tables with row-sparse gradients; optimizers decay what these name."""
+    groups = {
+        id(parameter): group
+        for part in parts
+        for group in part.param_groups
+        for parameter in group["params"]
+    }
+    tables = {}
+    for name in sorted(sparse_parameters(model)):
+        group = groups[id(parameters[name])]
+        key = DECAY if DECAY in group else "weight_decay"
+        if group[key]:
+            tables[name] = DecayedTable(parameters[name], group, key)
+    return TimeDecay(model, tables) if tables else None
 
 
 def sparse_parameters(model: nn.Module) -> set[str]:

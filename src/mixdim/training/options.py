@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mixdim._util.arguments import WrongTypeError, positive_number, real_number, whole_number
-from mixdim.training.optimizers import OPTIMIZERS, check_weight_decay
+from mixdim.training.optimizers import OPTIMIZERS, check_weight_decays
 from mixdim.training.rates import SCHEDULES
 
+DECAY_BY = ("time", "request")
 AUTO = "auto"  # the preset that is chosen from the data
 
 
@@ -30,7 +31,10 @@ class TrainingOptions:
     - `slice_by`: the single-valued feature whose popularity cuts the metrics into thirds; None takes
       the one with most rows, or "item" if there is one.
     - `weight_decay`: before a step, weights of embeddings and matrices are multiplied by
-      1 - learning rate * weight_decay; of tables, those rows that the batch asks for.
+      1 - learning rate * weight_decay.
+    - `table_decay`: the weight decay of tables of embeddings; None means `weight_decay`.
+    - `decay_by`: of tables, this is done to those rows that the batch asks for ("request"), or to all
+      rows ("time").
     - `penalty`: of ratings, the strength of a penalty on looked-up vectors and biases in the loss, 0 for
       none; see `mixdim.training.penalty`. The model must show what it looks up.
     - `unknown_dropout`: in training each id becomes its feature's unknown id with probability
@@ -50,6 +54,8 @@ class TrainingOptions:
     unknown_dropout: bool = False
     table_lr: float | None = None
     weight_decay: float = 0.0
+    table_decay: float | None = None
+    decay_by: str = "request"
     schedule: str = "constant"
     penalty: float = 0.0
 
@@ -61,7 +67,9 @@ class TrainingOptions:
         positive_number(self.lr, "lr")
         if self.table_lr is not None:
             positive_number(self.table_lr, "table_lr")
-        check_weight_decay(self.weight_decay, max(self.lr, self.table_lr or 0.0))
+        check_weight_decays(self.weight_decay, self.table_decay, self.lr, self.table_lr)
+        if self.decay_by not in DECAY_BY:
+            raise ValueError(f"decay_by must be {' or '.join(DECAY_BY)}, got {self.decay_by!r}")
         if real_number(self.penalty, "penalty") < 0:
             raise ValueError(f"penalty must be at least 0, got {self.penalty:g}")
         for name in ("batch_size", "epochs", "evaluations_per_epoch"):

@@ -20,9 +20,10 @@ from mixdim.training import learner as learners
 from mixdim.training.checkpoint import Checkpoint, CheckpointError, Checkpoints
 from mixdim.training.devices import random_states, set_random_states
 from mixdim.training.inputs import TrainingData
-from mixdim.training.learner import MODEL, Learner, with_prefix, without_prefix
+from mixdim.training.learner import MODEL, OPTIMIZER, Learner, with_prefix, without_prefix
 from mixdim.training.options import TrainingOptions
 from mixdim.training.shards import StoredTensor, in_memory
+from mixdim.training.time_decay import DECAY_SUM, DECAYED_TO, settle
 
 log = logging.getLogger("mixdim.training")
 
@@ -142,6 +143,12 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
         learners.load_weights(model, checkpoint.tensors)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path} is of another model: {error}") from None
+    parameters = dict(model.named_parameters())
+    for place, decay_sum in checkpoint.state.get("optimizer", {}).items():
+        name, _, key = place.rpartition("/")
+        if key == DECAY_SUM:  # in the middle of an epoch
+            decayed_to = checkpoint.tensors[f"{OPTIMIZER}{name}/{DECAYED_TO}"].read()
+            settle(parameters[name], decayed_to, decay_sum)
 
 
 def _check_same(found: Checkpoint, options: TrainingOptions, data: TrainingData) -> None:

@@ -286,6 +286,7 @@ class Trainer:
         self.forecast.measuring.add(self.forecast.validation, time.perf_counter() - start)
 
     def _measure(self, split: str, stopped: Callable[[], bool]) -> dict[str, Any]:
+        self.learner.settle()
         try:
             return evaluate(
                 self.learner.model,
