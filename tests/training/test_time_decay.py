@@ -17,7 +17,7 @@ from mixdim import kernels
 from mixdim.storages import Hashed, QuotientRemainder, Robe, Rows
 from mixdim.training import Checkpoints, LocalLearner, load_weights
 from mixdim.training.memory import forecast_memory
-from mixdim.training.optimizers import NamedOptimizer, embedding_parameters
+from mixdim.training.optimizers import NamedOptimizer, table_parameters
 from mixdim.training.options import DECAY_BY
 from mixdim.training.time_decay import LEAST_SUM, DecayedTable
 from resumed_runs import OPTIONS, assert_same, fit_anew
@@ -184,7 +184,7 @@ def test_embeddings_may_have_a_weight_decay_of_their_own(decay_by):
         return model.state_dict()
 
     weak, strong = after_steps(weight_decay=1.0), after_steps(weight_decay=3.0)
-    own, embeddings = after_steps(weight_decay=1.0, table_decay=3.0), embedding_parameters(before)
+    own, embeddings = after_steps(weight_decay=1.0, table_decay=3.0), table_parameters(before)
     assert any(not torch.equal(weak[name], strong[name]) for name in embeddings)
     for name in weak:
         assert torch.equal(own[name], (strong if name in embeddings else weak)[name]), name
