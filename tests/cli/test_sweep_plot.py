@@ -52,7 +52,7 @@ def test_temperatures_are_not_drawn(capsys, tmp_path):
 
 def test_where_every_run_failed_there_is_no_picture(capsys, tmp_path):
     command = methods(tmp_path, "--plot", str(tmp_path / "a.png"))
-    (tmp_path / "run.toml").write_text("batch-size = 100\nepochs = 1\nlr = 1e30\n")
+    (tmp_path / "run.toml").write_text("batch-size = 100\nepochs = 1\ntable-lr = 1e30\n")
     assert run(command) == 1
     assert "failed: mf, cut" in capsys.readouterr().err
     assert not (tmp_path / "a.png").exists()

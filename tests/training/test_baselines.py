@@ -70,7 +70,7 @@ def test_biases_are_the_random_effects_of_training_rows_alone():
         )
         expected = task.measure(predicted, targets_of(data, split))
         assert found[split] == pytest.approx(expected)
-    assert found["shrinkage"] == dict(zip(data.single_valued, effects.shrinkages, strict=True))
+    assert found["shrinkage"] == effects.shrinkages
     assert found["validation"]["mse"] < baselines_of(data)["constant"]["validation"]["mse"]
     assert found["train_rows"] == 800
 

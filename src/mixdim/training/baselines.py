@@ -64,7 +64,7 @@ def _measure_biases(data: BaselineData, task: Task, held_out: dict[str, Rows]) -
     found, mean = effects_of(data), data.mean_target
     return {
         "train_rows": found.train_rows,
-        "shrinkage": dict(zip(data.single_valued, found.shrinkages, strict=True)),
+        "shrinkage": found.shrinkages,
         **{
             split: task.measure(found.predicted(rows.ids, mean), rows.targets)
             for split, rows in held_out.items()
