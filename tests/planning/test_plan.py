@@ -41,7 +41,7 @@ def test_bytes_depend_on_the_type_and_the_optimizer():
     assert [plan.nbytes(optimizer=name) for name in ("sgd", "adagrad", "adam", "amsgrad")] == [
         42 * 4 * copies for copies in (1, 2, 3, 4)
     ]
-    with pytest.raises(ValueError, match=r"optimizer must be one of .*'amsgrad', got 'magic'"):
+    with pytest.raises(ValueError, match=r"optimizer must be one of .*'amsgrad', .* got 'magic'"):
         plan.nbytes(optimizer="magic")
 
 
