@@ -153,7 +153,9 @@ def test_a_folder_whose_replacement_was_killed_comes_back(tmp_path):
     assert list(tmp_path.iterdir()) == [out]
     shutil.copytree(out, tmp_path / ".data.partial-0123")
     out.rename(tmp_path / ".data.partial-0123-old")
-    assert read_meta(out).num_rows == 100  # also for who only reads it
+    assert read_meta(out).num_rows == 100  # who only reads it removes nothing
+    assert sorted(tmp_path.iterdir()) == [tmp_path / ".data.partial-0123", out]
+    write_small_folder(out, overwrite=True)
     assert list(tmp_path.iterdir()) == [out]
 
 

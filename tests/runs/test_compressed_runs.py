@@ -164,10 +164,10 @@ def test_a_run_whose_replacement_was_killed_comes_back_at_the_next_command(tmp_p
 
     monkeypatch.setattr(Path, "rename", as_a_kill_leaves_it)
     Run.open(work / "run").compress(work / "small", budget="1/4", overwrite=True)
-    for number, next_command in enumerate((
-        lambda folder: Run.open(folder / "small"),
-        lambda folder: Run.open(folder / "run").compress(folder / "small", budget="1/4"),
-        lambda folder: Run.create(folder / "small", told("mf", **WIDE)),
+    for number, (next_command, left) in enumerate((
+        (lambda folder: Run.open(folder / "small"), 1),
+        (lambda folder: Run.open(folder / "run").compress(folder / "small", budget="1/4"), 0),
+        (lambda folder: Run.create(folder / "small", told("mf", **WIDE)), 0),
     )):  # fmt: skip
         folder = tmp_path / str(number)
         shutil.copytree(killed, folder)
@@ -175,7 +175,7 @@ def test_a_run_whose_replacement_was_killed_comes_back_at_the_next_command(tmp_p
         with suppress(FileExistsError):  # without --overwrite
             next_command(folder)
         assert relative(content(folder / "small"), folder) == before
-        assert sorted(path.name for path in folder.iterdir()) == ["run", "small"]
+        assert len(list(folder.iterdir())) == 2 + left  # who only reads removes nothing
 
 
 def test_the_same_is_fitted_every_time(tmp_path):

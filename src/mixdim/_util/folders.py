@@ -1,8 +1,9 @@
 """How a folder comes into being: whole, or not at all; it may take the place of another.
 
 Knows nothing about what is in it. A folder is written as `.NAME.partial-HEX` beside its place; the one
-that it replaces is called `.NAME.partial-HEX-old` between two renames. A kill may leave both: the next
-command that writes or reads NAME tidies up, and an old folder without a successor gets its name back.
+that it replaces is called `.NAME.partial-HEX-old` between two renames. A kill may leave both: an old
+folder without a successor gets its name back from the next command that writes or reads NAME, and the
+next that writes it removes the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import logging
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -53,20 +54,24 @@ def put_in_place(path: Path, out: Path, *, replace: bool) -> None:
 
 def tidy_up(out: str | Path) -> None:
     """Remove what killed writers of a folder left; what they were about to replace comes back."""
-    out = follow_links(out)
-    left = list(out.parent.glob(f"{escape(f'.{out.name}{PARTIAL}')}*"))
-    for path in sorted({path.with_name(path.name.removesuffix(OLD)) for path in left}):
-        with suppress(OSError), at_work(path if path.exists() else _old(path)) as nobody_else:
-            if nobody_else:
-                log.info("removing %s, which an interrupted command left", path)
-                _remove(path, out)
+    _settle(follow_links(out), _remove)
 
 
 def brought_back(path: str | Path) -> Path:
     """The path of a folder that is read; it is there again if a killed command was replacing it."""
-    if not Path(path).exists():
-        tidy_up(path)
+    if not (out := follow_links(path)).exists():
+        _settle(out, _bring_back)
     return Path(path)
+
+
+def _settle(out: Path, what: Callable[[Path, Path], None]) -> None:
+    """Do something about each partial folder that a killed writer of `out` left."""
+    left = list(out.parent.glob(f"{escape(f'.{out.name}{PARTIAL}')}*"))
+    for path in sorted({path.with_name(path.name.removesuffix(OLD)) for path in left}):
+        with suppress(OSError), at_work(path if path.exists() else _old(path)) as nobody_else:
+            if nobody_else:
+                log.info("an interrupted command left %s", path)
+                what(path, out)
 
 
 def _claim(out: Path, begun: ExitStack) -> Path:
@@ -83,10 +88,15 @@ def _claim(out: Path, begun: ExitStack) -> Path:
 
 def _remove(path: Path, out: Path) -> None:
     """Remove a partial folder; if it was just taking the place of another, that comes back."""
-    if _old(path).exists() and not out.exists():
-        _old(path).rename(out)
+    _bring_back(path, out)
     for left in (path, _old(path)):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def _bring_back(path: Path, out: Path) -> None:
+    """Give the folder that a partial one was about to replace its name again."""
+    if _old(path).exists() and not out.exists():
+        _old(path).rename(out)
 
 
 def _old(path: Path) -> Path:
