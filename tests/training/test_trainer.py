@@ -10,7 +10,15 @@ import mixdim
 from fitted_guesses import OPTIONS, Guess, journal, saved_steps
 from mixdim.data import Dataset
 from mixdim.tasks import RATING, TASKS
-from mixdim.training import Checkpoints, auto_options, evaluate, load_weights, trainer
+from mixdim.training import (
+    Checkpoints,
+    LocalLearner,
+    Trainer,
+    auto_options,
+    evaluate,
+    load_weights,
+    trainer,
+)
 from training_data import OwnModel, clicks, clicks_with_bags, ratings, raw_bytes, small_model
 
 
@@ -108,6 +116,21 @@ def test_patience_of_several_evaluations_an_epoch(overfitting):
 def test_without_patience_all_epochs_are_run(overfitting):
     fitted = mixdim.fit(Overfits(turn=3), ratings(), options=overfitting)
     assert (fitted.steps, fitted.validation["best"]["step"]) == (72, 24)
+
+
+def test_a_start_that_is_measured_is_kept_where_training_only_harms(overfitting, tmp_path):
+    model, options = Overfits(turn=0), replace(overfitting, patience=2)
+    learner = LocalLearner(model, options)
+    found = Trainer(learner, ratings(), options, out=tmp_path, measures_start=True).run()
+    best = found.validation["best"]
+    assert (found.steps, best["step"], best["epoch"], best["mse"]) == (16, 0, 0.0, 0.0)
+    assert model.weight.item() == 0
+    assert [record["step"] for record in journal(tmp_path, "validation")] == [0, 8, 16]
+    options = replace(options, patience=3)  # to go on
+    again = Trainer(LocalLearner(Overfits(turn=0), options), ratings(), options, out=tmp_path,
+                    measures_start=True).run(resume=True)  # fmt: skip
+    assert (again.steps, again.validation["best"]["step"]) == (24, 0)
+    assert [record["step"] for record in journal(tmp_path, "validation")] == [0, 8, 16, 24]
 
 
 def test_equal_evaluations_are_no_improvement(overfitting):

@@ -21,6 +21,7 @@ from mixdim.runs.baseline_report import (
     advice_on_boosting,
     baselines_line,
     warning_below_baseline,
+    warning_of_start,
 )
 from mixdim.runs.config import RunConfig, run_options
 from mixdim.runs.folder import JOURNAL, SUMMARY
@@ -135,6 +136,7 @@ def advice_after(summary: Mapping[str, Any]) -> list[str]:
         baselines_line([summary]),
         advice(summary.get("unknown_lookups", {}), prepared=not generated),
         warning_below_baseline(summary),
+        warning_of_start(summary),
         advice_on_boosting(summary),
     )
     return [lines for lines in lines_of_all if lines is not None]

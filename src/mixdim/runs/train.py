@@ -165,6 +165,7 @@ def train(
         group=group,
         progress=progress,
         tensorboard=bool(config.tensorboard),
+        measures_start=_from_baseline(config),
     )
     result = trainer.run(resume=resume)
     known = known_baselines.get(dataset.fingerprint)

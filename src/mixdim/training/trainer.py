@@ -69,6 +69,7 @@ class Trainer:
       `mixdim.distributed.shard` returns. `options` must name the same optimizer and rates.
     - `out`, `progress`, `tensorboard`: as for `mixdim.fit`. In a group all must see the folder.
     - `group`: the processes that train together; see `mixdim.distributed.init`.
+    - `measures_start`: whether the first weights may be the best too, as those of a baseline may.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Trainer:
         group: Group | None = None,
         progress: Progress | None = None,
         tensorboard: bool = False,
+        measures_start: bool = False,
     ) -> None:
         if num_rows(data, "train") == 0:
             raise ValueError("the training split is empty")
@@ -90,6 +92,7 @@ class Trainer:
         self.group = Group.alone() if group is None else group
         self.slice_by, self.task = feature_to_slice_by(data, options.slice_by), task_of(data.task)
         self.schedule, self.state = Schedule(num_rows(data, "train"), options), TrainingState()
+        self.measures_start = measures_start
         self.penalty = self._penalty()
         self.checkpoints = Checkpoints((self.out or Path()) / "checkpoint", self.group)
         self.best = BestWeights(None if out is None else self.checkpoints)
@@ -268,6 +271,8 @@ class Trainer:
 
     def _evaluation_is_due(self) -> bool:
         step = self.state.step
+        if step == 0:
+            return self.measures_start and self.state.best is None
         return step > self.state.evaluated_step and self.schedule.evaluates_after(step)
 
     def _evaluate(self, stopped: Callable[[], bool]) -> None:
