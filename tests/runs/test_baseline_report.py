@@ -48,6 +48,19 @@ def test_a_hopeless_model_is_told_so_in_one_line_with_both_numbers(tmp_path):
     assert f"mse {own:.4f} against {simple['mse']:.4f}; it took only 8 steps" in line
 
 
+def test_a_run_whose_start_stayed_the_best_is_told_so_instead(tmp_path):
+    config = told("deepfm", epochs=2, from_baseline=True, lr=0.3, weight_decay=0.0)
+    summary = trained(config, tmp_path / "run").summary
+    best = summary["validation"]["best"]
+    assert (best["step"], best["epoch"]) == (0, 0)
+    assert best["log_loss"] == pytest.approx(
+        summary["baselines"]["logistic"]["validation"]["log_loss"], rel=1e-5
+    )
+    warnings = [line for line in advice_after(summary) if line.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert "so the run ends as that baseline" in warnings[0]
+
+
 def test_matrix_factorisation_begins_as_the_biases_that_it_is_compared_with(tmp_path):
     for fitted in (True, False):
         config = told("mf", epochs=1, lr=1e-9, from_baseline=fitted)

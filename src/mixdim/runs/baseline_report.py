@@ -67,12 +67,11 @@ def warning_below_baseline(summary: Summary) -> str | None:
 
 def warning_of_start(summary: Summary) -> str | None:
     """Say that no step of training was better than the baseline that the model began as."""
-    best, last = (summary["validation"][which] for which in ("best", "last"))
-    if best["step"] > 0:
+    if summary["validation"]["best"]["step"] > 0:
         return None
     return (
         "warning: in validation nothing that this model learnt is better than the baseline it began as, "
-        f"so that is what it is: {_remedy(summary, best, last)}"
+        "so the run ends as that baseline: try --tune, or a smaller --table-lr"
     )
 
 

@@ -135,8 +135,7 @@ def advice_after(summary: Mapping[str, Any]) -> list[str]:
     lines_of_all = (
         baselines_line([summary]),
         advice(summary.get("unknown_lookups", {}), prepared=not generated),
-        warning_below_baseline(summary),
-        warning_of_start(summary),
+        warning_of_start(summary) or warning_below_baseline(summary),
         advice_on_boosting(summary),
     )
     return [lines for lines in lines_of_all if lines is not None]
