@@ -220,6 +220,7 @@ def test_clicks_of_two_features_are_trained_with_decay_by_time():
     assert (two.decay_by, two.schedule, two.epochs, two.patience) == ("time", "linear", 8, 0)
     assert (two.table_lr, two.table_decay, two.weight_decay) == (0.01, 1.5, 0.3)
     assert two.model_options["vectors"] is True
+    assert two.init == "aligned"
     own_rate = resolved(2, lr=0.01)  # a flag changes what it names
     assert (own_rate.decay_by, own_rate.lr, own_rate.table_lr) == ("time", 0.01, 0.01)
     as_before = [resolved(3), resolved(2, vectors=False), resolved(2, model="dcn")]

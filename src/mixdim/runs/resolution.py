@@ -86,7 +86,8 @@ def resolved_for(
             training = replace(training, penalty=SHARED_ROWS_PENALTY)
         if config.weight_decay is not None:
             training = replace(training, table_decay=None)  # it is that of all
-        init = "aligned" if training.penalty else "xavier"
+        begins_wide = training.penalty or training.decay_by == "time"
+        init = "aligned" if begins_wide else "xavier"
         found = found.merged_with(replace(_defaults_of(training, own), init=init))
     options = found.model_options
     contains = model.contains(task_of(task).baseline, model.Options(**options))
