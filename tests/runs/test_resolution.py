@@ -182,6 +182,21 @@ def test_first_order_weights_take_at_most_a_quarter_of_a_budget_in_bytes_unless_
     assert own.resolved_for("binary", **how).model_options["first_order"]
 
 
+@pytest.mark.parametrize(
+    ("widths", "mean"),
+    [({"temperature": 0.0, "base_dim": 16}, 16), ({"temperature": 0.0, "base_dim": 2}, 2), ({}, 16)],
+)
+def test_the_decay_of_tables_follows_their_mean_width_unless_it_is_given(widths, mean, monkeypatch):
+    monkeypatch.setattr("mixdim.models.dlrm.FEW_FEATURES", 100)
+    dataset = clicks()
+    config = RunConfig.of(model="dlrm", **widths)
+    found = config.resolved(dataset)
+    assert found.table_decay == pytest.approx(1.5 * mean / 16, rel=0.05)
+    assert found.resolved(dataset) == found
+    own = replace(config, table_decay=0.7).resolved(dataset)
+    assert own.table_decay == 0.7
+
+
 def test_patience_0_never_stops_early():
     config = RunConfig(base_dim=8, preset="paper-cf")
     assert replace(config, patience=0).resolved_for("rating").training_options().patience is None
@@ -210,7 +225,7 @@ def test_options_that_do_not_go_together_are_refused(given, message):
             resolve(RunConfig.of(**given))
 
 
-def test_clicks_of_two_features_are_trained_with_decay_by_time():
+def test_clicks_of_few_features_are_trained_with_decay_by_time():
     def resolved(features, **told):
         names = tuple(map(str, range(features)))
         config = RunConfig.of(base_dim=8, **told)
@@ -223,7 +238,7 @@ def test_clicks_of_two_features_are_trained_with_decay_by_time():
     assert two.init == "aligned"
     own_rate = resolved(2, lr=0.01)  # a flag changes what it names
     assert (own_rate.decay_by, own_rate.lr, own_rate.table_lr) == ("time", 0.01, 0.01)
-    as_before = [resolved(3), resolved(2, vectors=False), resolved(2, model="dcn")]
+    as_before = [resolved(9), resolved(2, vectors=False), resolved(2, model="dcn")]
     for other in (*as_before, resolved(2, optimizer="adagrad")):
         assert (other.decay_by, other.schedule, other.table_decay) == ("request", "constant", None)
     ratings = RunConfig.of(model="dlrm", base_dim=8).resolved_for(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mixdim.serving.graph import Graph
     from mixdim.serving.lookup import Vectors
 
-FEW_FEATURES = 2  # up to here the preset "auto" lets the top MLP read vectors
+FEW_FEATURES = 8  # up to here the preset "auto" lets the top MLP read vectors
 FOLDED_WIDTH = 64  # of the top MLP's first layer in a graph; see `_first_of_top`
 
 

@@ -16,6 +16,7 @@ from mixdim.planning.budget import BYTES_PER_PARAMETER, is_in_bytes, parse_bytes
 from mixdim.planning.methods import method_named
 from mixdim.runs.config import RunConfig, run_options
 from mixdim.runs.models import facts_of
+from mixdim.runs.plans import plan_of
 from mixdim.storages.rows import check_bits
 from mixdim.tasks import TASKS, task_of
 from mixdim.training.auto import auto_options
@@ -45,7 +46,26 @@ def resolved_on(config: RunConfig, dataset: Dataset) -> RunConfig:
         features=tuple(dataset.feature_names),
     )
     plan = None if config.plan is None else str(Path(config.plan).resolve())
-    return replace(found, data=str(dataset.path.resolve()), plan=plan)
+    found = replace(found, data=str(dataset.path.resolve()), plan=plan)
+    is_chosen = config.table_decay is None and found.table_decay is not None
+    if is_chosen and (gives_size(found) or found.plan is not None):
+        found = replace(found, table_decay=decay_for_width(found, dataset))
+    return found
+
+
+def gives_size(config: RunConfig) -> bool:
+    """Whether a config says how large embeddings are; its plan follows."""
+    return config.base_dim is not None or config.budget is not None
+
+
+def decay_for_width(config: RunConfig, dataset: Dataset) -> float:
+    """The decay of tables that the preset means for a width of 16, for the mean width of a run's rows.
+
+    Narrower vectors overfit less: see docs/training.md.
+    """
+    assert config.table_decay is not None
+    plan = plan_of(config, dataset).trainable()
+    return float(f"{config.table_decay * plan.table_parameters / plan.num_rows / BASE_DIM:.2g}")
 
 
 def resolved_for(
